@@ -1,0 +1,23 @@
+# Third-party libraries, all from the distribution's packages.
+
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED COMPONENTS core)
+find_package(spdlog CONFIG REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+find_library(CIVETWEB_LIBRARY civetweb REQUIRED)
+find_path(CIVETWEB_INCLUDE_DIR civetweb.h REQUIRED)
+add_library(ridge_civetweb INTERFACE)
+target_link_libraries(ridge_civetweb INTERFACE ${CIVETWEB_LIBRARY})
+target_include_directories(ridge_civetweb SYSTEM INTERFACE ${CIVETWEB_INCLUDE_DIR})
+
+if(RIDGE_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()

@@ -1,0 +1,31 @@
+# One target a room; the build enforces who may include whom.
+
+include(GoogleTest)
+
+# ridge_room(<name> SOURCES <file>... [DEPS <target>...]): a static library, or a header-only one without sources.
+function(ridge_room name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(${name} STATIC ${ARG_SOURCES})
+    target_link_libraries(${name} PUBLIC ridge_options ${ARG_DEPS})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE ridge_options ${ARG_DEPS})
+  endif()
+endfunction()
+
+# ridge_test(<name> LABEL <unit|e2e|gpu|fuzz|soak> SOURCES <file>... [DEPS <target>...] [TIMEOUT <seconds>]):
+# every GoogleTest case becomes a ctest entry of its own.
+function(ridge_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ridge_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE
+    RIDGE_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/golden"
+    RIDGE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    RIDGE_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,75 @@
+// One forward pass, as the scheduler writes it and a backend runs it. Plain data; the only thing besides StepResult
+// that crosses between engine and device.
+//
+// A *slot* is device state of one running sequence: its block table, its last sampled token and its sampling
+// parameters. A plan carries changes to slots, then the rows to compute. A backend applies the parts in the order in
+// which they stand here: releases, attaches, appended blocks, segments.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/backend/sampling_params.h"
+
+namespace ridge::worker {
+
+using SlotId = int32_t;
+using BlockId = int32_t;
+
+// Tokens of one KV block, of all layers.
+inline constexpr int32_t kBlockTokens = 16;
+
+// A sequence takes a free slot; its block table starts empty.
+struct SlotAttach {
+  SlotId slot;
+  SamplingParams sampling;
+};
+
+// The next entry of a slot's block table.
+struct BlockAppend {
+  SlotId slot;
+  BlockId block;
+};
+
+// Consecutive rows of one sequence: a decode row, a chunk of a prefill, or a resumed stretch. Row i stands at position
+// first_position + i, writes its K and V there (the block table covers it) and attends to positions 0 .. its own.
+struct Segment {
+  SlotId slot;
+  int32_t first_position;
+  int32_t num_rows;  // >= 1
+  // Row 0 takes the slot's last sampled token and only rows 1.. take host tokens; otherwise all rows do.
+  bool first_row_from_slot;
+  // Where this segment's host tokens start in StepPlan::tokens.
+  int32_t token_offset;
+  // The last num_outputs rows want a token: 0 (inside a prefill), 1, or more. The slot's last token becomes that of the
+  // last row.
+  int32_t num_outputs;
+};
+
+struct StepPlan {
+  std::vector<SlotId> releases;
+  std::vector<SlotAttach> attaches;
+  std::vector<BlockAppend> appends;
+  std::vector<Segment> segments;  // at most one a slot
+  std::vector<TokenId> tokens;
+  // Also return the raw logits of every output row (tests and diagnostics).
+  bool return_logits = false;
+};
+
+// What a step gives for one output row.
+struct RowOutput {
+  TokenId token;
+  // Log-softmax of the raw logits at `token`; 0 unless the slot asked for it.
+  float logprob;
+};
+
+struct StepResult {
+  // One a wanted output row, in the order of segments and rows.
+  std::vector<RowOutput> outputs;
+  // [outputs][vocab_size] where the plan asked for them, else empty.
+  std::vector<float> logits;
+  // Rows put through the model.
+  int64_t rows = 0;
+};
+
+}  // namespace ridge::worker

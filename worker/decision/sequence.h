@@ -1,0 +1,63 @@
+// One sequence on its way through the engine: what was asked, and how far it has come.
+//
+// A SequenceSpec is immutable. A Sequence belongs to the engine thread from the moment the engine takes it from its inbox
+// until it is destroyed; nothing else reads it. States and invariants: docs/contracts.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/backend/step_plan.h"
+
+namespace ridge::worker {
+
+// Names a sequence within one engine; never reused.
+using SequenceId = uint64_t;
+
+enum class FinishReason { kStop, kLength, kContext };
+
+struct SequenceSpec {
+  std::string request_id;  // internal id, for logs
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+  int32_t max_tokens = 1;  // >= 1; prompt and max_tokens together fit the context
+  // What reaching max_tokens means: kLength, or kContext where the context set the limit.
+  FinishReason limit_reason = FinishReason::kLength;
+  std::vector<TokenId> stop_ids;  // end of sequence included, unless it is ignored
+  int64_t arrival_ns = 0;         // on the engine's clock
+  int64_t deadline_ns = INT64_MAX;
+};
+
+// A generated token as the output thread sees it.
+struct TokenEvent {
+  TokenId id;
+  float logprob;
+  int64_t time_ns;  // when its step was collected
+  bool is_last;     // the sequence ends with this token; OnEnd follows
+};
+
+// How a sequence ended. Exactly one a sequence.
+struct Outcome {
+  absl::Status status;  // not OK: cancelled, past its deadline, or the engine stopped
+  FinishReason reason = FinishReason::kStop;  // where status is OK
+  int64_t admitted_ns = 0;                    // first step that worked on it was planned; 0: never
+  int32_t cached_tokens = 0;                  // of the prompt, taken from the prefix cache
+};
+
+// Receives what a sequence generates. All calls come from the engine's output thread, in order, and return without
+// blocking.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+
+  // Returns false where the token completed a stop string: the sequence then ends with reason kStop, later tokens of it
+  // are dropped, and OnEnd follows.
+  virtual bool OnToken(const TokenEvent& token) = 0;
+  // The last call.
+  virtual void OnEnd(const Outcome& outcome) = 0;
+};
+
+}  // namespace ridge::worker

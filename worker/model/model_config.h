@@ -1,0 +1,41 @@
+// The shape of a decoder-only transformer, whatever file it came from. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ridge::worker {
+
+// The families differ in details that the fields below spell out; the enum is for messages and file layouts.
+enum class Architecture { kLlama, kQwen2 };
+
+struct ModelConfig {
+  std::string name;  // for people: "SmolLM2-135M-Instruct"
+  Architecture architecture = Architecture::kLlama;
+  int32_t num_layers = 0;
+  int32_t hidden_size = 0;
+  int32_t num_heads = 0;     // query heads
+  int32_t num_kv_heads = 0;  // divides num_heads
+  int32_t head_dim = 0;
+  int32_t mlp_size = 0;
+  int32_t vocab_size = 0;
+  int32_t context_length = 0;  // positions the model was trained for
+  float norm_eps = 1e-5f;
+  float rope_theta = 10000.0f;
+  bool qkv_bias = false;
+  bool tied_embedding = false;  // the output matrix is the embedding
+  std::vector<int32_t> eos_token_ids;
+  int32_t bos_token_id = -1;  // -1: none
+
+  int32_t q_size() const { return num_heads * head_dim; }
+  int32_t kv_size() const { return num_kv_heads * head_dim; }
+  // Stored weights; a tied matrix counts once.
+  int64_t num_parameters() const;
+  // K and V of one token over all layers, fp16.
+  int64_t kv_bytes_per_token() const { return int64_t{2} * 2 * num_layers * kv_size(); }
+};
+
+const char* ArchitectureName(Architecture architecture);
+
+}  // namespace ridge::worker
