@@ -60,4 +60,39 @@ class TokenSink {
   virtual void OnEnd(const Outcome& outcome) = 0;
 };
 
+// The output side of a sequence; shared by the engine thread, which only passes it on, and the output thread, which alone
+// reads and writes what is in it.
+struct OutputStream {
+  std::shared_ptr<TokenSink> sink;
+  SequenceId id = 0;
+  int64_t arrival_ns = 0;
+  int32_t prompt_tokens = 0;
+
+  bool ended = false;  // OnEnd was called: what still arrives is dropped
+  int32_t tokens = 0;
+  int64_t first_token_ns = 0;
+  int64_t last_token_ns = 0;
+};
+
+enum class SequenceState { kWaiting, kRunning, kFinished };
+
+// "Planned" counts what was submitted to the backend, which runs ahead of what was collected.
+struct Sequence {
+  SequenceId id = 0;
+  SequenceSpec spec;
+  std::shared_ptr<OutputStream> output;
+
+  SequenceState state = SequenceState::kWaiting;
+  SlotId slot = -1;             // while running
+  std::vector<BlockId> blocks;  // owned, in the order of positions
+  int32_t planned_rows = 0;     // K and V exist, or will, for positions [0, planned_rows)
+  int32_t planned_tokens = 0;   // tokens generated once all submitted steps are collected
+  int32_t generated = 0;        // tokens collected
+  int32_t steps_in_flight = 0;  // submitted steps with rows of this sequence
+  int64_t admitted_ns = 0;
+
+  int32_t prompt_tokens() const { return static_cast<int32_t>(spec.prompt.size()); }
+  bool prefill_planned() const { return planned_rows >= prompt_tokens(); }
+};
+
 }  // namespace ridge::worker

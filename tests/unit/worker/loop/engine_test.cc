@@ -1,0 +1,147 @@
+#include "worker/loop/engine.h"
+
+#include <memory>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_backend.h"
+#include "worker/loop/engine_metrics.h"
+
+namespace ridge::worker {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+// Keeps what it hears; stops after `stop_after` tokens as a stop string would.
+class RecordingSink : public TokenSink {
+ public:
+  explicit RecordingSink(size_t stop_after = SIZE_MAX) : stop_after_(stop_after) {}
+
+  bool OnToken(const TokenEvent& token) override {
+    tokens.push_back(token.id);
+    if (tokens.size() == 1) first_token.Notify();
+    return tokens.size() < stop_after_;
+  }
+  void OnEnd(const Outcome& end) override {
+    outcome = end;
+    ended.Notify();
+  }
+
+  std::vector<TokenId> tokens;
+  Outcome outcome;
+  absl::Notification first_token;
+  absl::Notification ended;  // notified twice, it aborts: an end comes once
+
+ private:
+  const size_t stop_after_;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  EngineTest() {
+    const EngineConfig config{.num_blocks = 4096, .max_running = 8, .step_tokens = 64, .chunk_tokens = 64};
+    EXPECT_TRUE(backend_.Reserve(config.num_blocks, {config.max_running, config.step_tokens}).ok());
+    engine_ = std::make_unique<Engine>(config, &backend_, RealClock(), &metrics_);
+  }
+
+  SequenceSpec Spec(std::vector<TokenId> prompt, int32_t max_tokens) {
+    SequenceSpec spec;
+    spec.prompt = std::move(prompt);
+    spec.max_tokens = max_tokens;
+    spec.arrival_ns = RealClock()->NowNs();
+    return spec;
+  }
+
+  void ExpectAllBlocksFree() {
+    for (int i = 0; i < 1000 && engine_->Load().free_blocks != 4096; ++i) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_EQ(engine_->Load().free_blocks, 4096);
+  }
+
+  FakeBackend backend_;
+  MetricsRegistry registry_;
+  EngineMetrics metrics_{&registry_};
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, DeliversTokensInOrderThenOneEnd) {
+  auto sink = std::make_shared<RecordingSink>();
+  engine_->Submit(Spec({1, 2, 3}, 50), sink);
+  sink->ended.WaitForNotification();
+  EXPECT_THAT(sink->tokens, ElementsAreArray(FakeBackend::Generate({1, 2, 3}, 50)));
+  EXPECT_EQ(sink->outcome.reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, EndsWhereTheSinkFoundAStopString) {
+  auto sink = std::make_shared<RecordingSink>(5);
+  engine_->Submit(Spec({1, 2, 3}, 60000), sink);
+  sink->ended.WaitForNotification();
+  EXPECT_EQ(sink->outcome.reason, FinishReason::kStop);
+  EXPECT_EQ(sink->tokens.size(), 5u);
+  ExpectAllBlocksFree();
+}
+
+TEST_F(EngineTest, AStopStringInTheLastTokenIsTheReason) {
+  auto sink = std::make_shared<RecordingSink>(5);
+  engine_->Submit(Spec({1, 2, 3}, 5), sink);
+  sink->ended.WaitForNotification();
+  EXPECT_EQ(sink->outcome.reason, FinishReason::kStop);
+}
+
+TEST_F(EngineTest, CancelsARunningSequence) {
+  auto sink = std::make_shared<RecordingSink>();
+  const SequenceId id = engine_->Submit(Spec({1, 2, 3}, 60000), sink);
+  sink->first_token.WaitForNotification();
+  engine_->Cancel(id, absl::CancelledError("client left"));
+  sink->ended.WaitForNotification();
+  EXPECT_EQ(sink->outcome.status.code(), absl::StatusCode::kCancelled);
+  ExpectAllBlocksFree();
+  EXPECT_THAT(registry_.Text(), HasSubstr("ridge_request_success_total{finished_reason=\"cancelled\"} 1"));
+}
+
+TEST_F(EngineTest, EndsWhatIsLeftWhenItIsDestroyed) {
+  auto sink = std::make_shared<RecordingSink>();
+  engine_->Submit(Spec({1, 2, 3}, 60000), sink);
+  engine_.reset();
+  ASSERT_TRUE(sink->ended.HasBeenNotified());
+  EXPECT_EQ(sink->outcome.status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(EngineTest, RefusesNewSequencesWhileDrainingAndFinishesTheOthers) {
+  auto running = std::make_shared<RecordingSink>();
+  engine_->Submit(Spec({1, 2, 3}, 500), running);
+  engine_->Drain();
+  auto late = std::make_shared<RecordingSink>();
+  engine_->Submit(Spec({1}, 5), late);
+  late->ended.WaitForNotification();
+  EXPECT_EQ(late->outcome.status.code(), absl::StatusCode::kUnavailable);
+  running->ended.WaitForNotification();
+  EXPECT_TRUE(running->outcome.status.ok());
+  EXPECT_EQ(running->tokens.size(), 500u);
+}
+
+TEST_F(EngineTest, ChecksWhetherASequenceCanEverFit) {
+  EXPECT_TRUE(engine_->CheckFits(1, 4096 * 16).ok());
+  const absl::Status status = engine_->CheckFits(2, 4096 * 16);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_tokens"));
+}
+
+TEST_F(EngineTest, CountsWhatItDoes) {
+  auto sink = std::make_shared<RecordingSink>();
+  engine_->Submit(Spec({1, 2, 3}, 10), sink);
+  sink->ended.WaitForNotification();
+  const std::string text = registry_.Text();
+  EXPECT_THAT(text, HasSubstr("ridge_prompt_tokens_total 3\n"));
+  EXPECT_THAT(text, HasSubstr("ridge_generation_tokens_total 10\n"));
+  EXPECT_THAT(text, HasSubstr("ridge_time_to_first_token_seconds_count 1\n"));
+  EXPECT_THAT(text, HasSubstr("ridge_inter_token_latency_seconds_count 9\n"));
+  EXPECT_THAT(text, HasSubstr("ridge_request_success_total{finished_reason=\"length\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("ridge_step_duration_seconds_count{kind=\"decode\"} 9\n"));
+  EXPECT_THAT(text, HasSubstr("ridge_step_duration_seconds_count{kind=\"prefill\"} 1\n"));
+}
+
+}  // namespace
+}  // namespace ridge::worker

@@ -1,0 +1,190 @@
+#include "worker/loop/engine.h"
+
+#include <cstdlib>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "common/logging.h"
+#include "worker/loop/engine_core.h"
+#include "worker/loop/output_thread.h"
+
+namespace ridge::worker {
+namespace {
+
+struct Cancellation {
+  SequenceId id;
+  absl::Status why;
+};
+
+struct Stopped {
+  SequenceId id;
+};
+
+using Message = std::variant<std::unique_ptr<Sequence>, Cancellation, Stopped>;
+
+}  // namespace
+
+class Engine::Impl {
+ public:
+  Impl(const EngineConfig& config, Backend* backend, Clock* clock, EngineMetrics* metrics)
+      : config_(config),
+        load_{.free_blocks = config.num_blocks},
+        output_(clock, metrics, [this](SequenceId id) { Send(Stopped{id}); }),
+        core_(config, backend, clock, metrics,
+              [this](std::vector<OutputItem> items) { output_.Push(std::move(items)); }),
+        thread_([this] { Run(); }) {}
+
+  ~Impl() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    thread_.join();
+  }
+
+  const EngineConfig& config() const { return config_; }
+
+  SequenceId Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->output = std::make_shared<OutputStream>();
+    sequence->output->sink = std::move(sink);
+    sequence->output->arrival_ns = spec.arrival_ns;
+    sequence->output->prompt_tokens = static_cast<int32_t>(spec.prompt.size());
+    sequence->spec = std::move(spec);
+
+    absl::MutexLock lock(&mutex_);
+    const SequenceId id = next_id_++;
+    sequence->id = id;
+    sequence->output->id = id;
+    if (load_.draining) {
+      OutputItem refused;
+      refused.stream = sequence->output;
+      refused.has_end = true;
+      refused.outcome.status = absl::UnavailableError("the server is draining");
+      std::vector<OutputItem> items;
+      items.push_back(std::move(refused));
+      output_.Push(std::move(items));
+    } else {
+      ++arriving_;
+      arriving_tokens_ += sequence->prompt_tokens();
+      inbox_.push_back(std::move(sequence));
+    }
+    return id;
+  }
+
+  void Send(Message message) {
+    absl::MutexLock lock(&mutex_);
+    inbox_.push_back(std::move(message));
+  }
+
+  void Drain() {
+    absl::MutexLock lock(&mutex_);
+    load_.draining = true;
+  }
+
+  EngineLoad Load() const {
+    absl::MutexLock lock(&mutex_);
+    EngineLoad load = load_;
+    load.queued += arriving_;
+    load.queued_tokens += arriving_tokens_;
+    return load;
+  }
+
+ private:
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !inbox_.empty(); }
+
+  void Run() {
+    bool idle = false;
+    for (;;) {
+      bool stopping;
+      std::vector<Message> messages;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (idle) mutex_.Await(absl::Condition(this, &Impl::HasWork));
+        messages.swap(inbox_);
+        stopping = stopping_;
+      }
+      for (Message& message : messages) Handle(std::move(message));
+      if (stopping) core_.CancelAll(absl::CancelledError("the server stopped"));
+      idle = !RunOnce();
+      if (stopping && idle) return;
+    }
+  }
+
+  void Handle(Message message) {
+    if (auto* sequence = std::get_if<std::unique_ptr<Sequence>>(&message)) {
+      core_.Add(std::move(*sequence));
+    } else if (auto* cancellation = std::get_if<Cancellation>(&message)) {
+      core_.Cancel(cancellation->id, cancellation->why);
+    } else {
+      core_.FinishStopped(std::get<Stopped>(message).id);
+    }
+  }
+
+  bool RunOnce() {
+    absl::StatusOr<bool> worked = core_.RunOnce();
+    if (!worked.ok()) {
+      // Nothing on the device can be trusted any more; the router continues the streams elsewhere.
+      LogError("the device is lost: {}", worked.status().ToString());
+      std::_Exit(EXIT_FAILURE);
+    }
+    const EngineLoad load = core_.Load();
+    absl::MutexLock lock(&mutex_);
+    const bool draining = load_.draining;
+    load_ = load;
+    load_.draining = draining;
+    // What is still in the inbox arrived after the snapshot.
+    arriving_ = 0;
+    arriving_tokens_ = 0;
+    for (const Message& message : inbox_) {
+      if (const auto* sequence = std::get_if<std::unique_ptr<Sequence>>(&message)) {
+        ++arriving_;
+        arriving_tokens_ += (*sequence)->prompt_tokens();
+      }
+    }
+    return *worked;
+  }
+
+  const EngineConfig config_;
+  mutable absl::Mutex mutex_;
+  std::vector<Message> inbox_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  SequenceId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  EngineLoad load_ ABSL_GUARDED_BY(mutex_);
+  int32_t arriving_ ABSL_GUARDED_BY(mutex_) = 0;  // in the inbox
+  int64_t arriving_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  OutputThread output_;  // outlives the engine thread, which pushes to it
+  EngineCore core_;      // engine thread only
+  std::thread thread_;
+};
+
+Engine::Engine(const EngineConfig& config, Backend* backend, Clock* clock, EngineMetrics* metrics)
+    : impl_(std::make_unique<Impl>(config, backend, clock, metrics)) {}
+
+Engine::~Engine() = default;
+
+absl::Status Engine::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
+  const int64_t needed = Scheduler::BlocksAtLimit(prompt_tokens, max_tokens);
+  const int64_t available = impl_->config().num_blocks;
+  if (needed <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("prompt and max_tokens need KV memory for %d tokens; the server has it for %d",
+                      needed * kBlockTokens, available * kBlockTokens));
+}
+
+SequenceId Engine::Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink) {
+  return impl_->Submit(std::move(spec), std::move(sink));
+}
+
+void Engine::Cancel(SequenceId id, absl::Status why) { impl_->Send(Cancellation{id, std::move(why)}); }
+
+void Engine::Drain() { impl_->Drain(); }
+
+EngineLoad Engine::Load() const { return impl_->Load(); }
+
+}  // namespace ridge::worker

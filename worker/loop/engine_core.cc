@@ -1,0 +1,169 @@
+#include "worker/loop/engine_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+
+namespace ridge::worker {
+namespace {
+
+OutputItem EndItem(const Sequence& sequence, const absl::Status& status) {
+  OutputItem item;
+  item.stream = sequence.output;
+  item.has_end = true;
+  item.outcome.status = status;
+  item.outcome.admitted_ns = sequence.admitted_ns;
+  return item;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(const EngineConfig& config, Backend* backend, Clock* clock, EngineMetrics* metrics,
+                       std::function<void(std::vector<OutputItem>)> deliver)
+    : config_(config),
+      backend_(backend),
+      clock_(clock),
+      metrics_(metrics),
+      deliver_(std::move(deliver)),
+      pool_(config.num_blocks),
+      scheduler_({config.max_running, config.step_tokens, config.chunk_tokens}, &pool_) {}
+
+void EngineCore::Add(std::unique_ptr<Sequence> sequence) {
+  const SequenceSpec& spec = sequence->spec;
+  RIDGE_CHECK(!spec.prompt.empty() && spec.max_tokens >= 1);
+  if (spec.deadline_ns != INT64_MAX) deadlines_.emplace(spec.deadline_ns, sequence->id);
+  scheduler_.Add(sequence.get());
+  const SequenceId id = sequence->id;
+  sequences_.emplace(id, std::move(sequence));
+}
+
+void EngineCore::Cancel(SequenceId id, const absl::Status& why) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end() || it->second->state == SequenceState::kFinished) return;
+  std::vector<OutputItem> items;
+  items.push_back(EndItem(*it->second, why));
+  End(it->second.get());
+  FreeIfIdle(it->second.get());
+  deliver_(std::move(items));
+}
+
+void EngineCore::FinishStopped(SequenceId id) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end() || it->second->state == SequenceState::kFinished) return;
+  End(it->second.get());
+  FreeIfIdle(it->second.get());
+}
+
+void EngineCore::CancelAll(const absl::Status& why) {
+  std::vector<SequenceId> ids;
+  for (const auto& [id, sequence] : sequences_) ids.push_back(id);
+  for (SequenceId id : ids) Cancel(id, why);
+}
+
+absl::StatusOr<bool> EngineCore::RunOnce() {
+  EndExpired();
+  SubmitSteps();
+  const bool worked = !in_flight_.empty();
+  if (worked) {
+    absl::Status status = CollectStep();
+    if (!status.ok()) return status;
+  }
+  ReportLoad();
+  return worked;
+}
+
+void EngineCore::EndExpired() {
+  const int64_t now_ns = clock_->NowNs();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
+    // Ending the sequence takes its deadline out.
+    Cancel(deadlines_.begin()->second, absl::DeadlineExceededError("the request's deadline passed"));
+  }
+}
+
+void EngineCore::SubmitSteps() {
+  while (static_cast<int32_t>(in_flight_.size()) < config_.steps_in_flight) {
+    ScheduledStep step = scheduler_.Plan();
+    if (step.empty()) return;
+    const int64_t now_ns = clock_->NowNs();
+    for (Sequence* sequence : step.admitted) sequence->admitted_ns = now_ns;
+    const StepTicket ticket = backend_->Submit(step.plan);
+    in_flight_.push_back({ticket, std::move(step), now_ns});
+  }
+}
+
+absl::Status EngineCore::CollectStep() {
+  InFlightStep flight = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  absl::StatusOr<StepResult> result = backend_->Collect(flight.ticket);
+  if (!result.ok()) return result.status();
+
+  const int64_t now_ns = clock_->NowNs();
+  // A step that was submitted while another ran begins when that one ends.
+  metrics_->OnStep(static_cast<int32_t>(flight.step.sequences.size()), flight.step.decode_rows,
+                   flight.step.prefill_rows, now_ns - std::max(flight.submitted_ns, last_collected_ns_));
+  last_collected_ns_ = now_ns;
+
+  std::vector<OutputItem> items;
+  items.reserve(result->outputs.size());
+  size_t next_output = 0;
+  for (size_t i = 0; i < flight.step.sequences.size(); ++i) {
+    Sequence* sequence = flight.step.sequences[i];
+    --sequence->steps_in_flight;
+    if (flight.step.plan.segments[i].num_outputs > 0) {
+      RIDGE_CHECK(next_output < result->outputs.size());
+      TakeToken(sequence, result->outputs[next_output++], now_ns, &items);
+    }
+    FreeIfIdle(sequence);
+  }
+  RIDGE_CHECK(next_output == result->outputs.size());
+  deliver_(std::move(items));
+  return absl::OkStatus();
+}
+
+void EngineCore::TakeToken(Sequence* sequence, const RowOutput& output, int64_t now_ns,
+                           std::vector<OutputItem>* items) {
+  if (sequence->state == SequenceState::kFinished) return;  // the row that was already under way when it ended
+  const SequenceSpec& spec = sequence->spec;
+  ++sequence->generated;
+  OutputItem item;
+  item.stream = sequence->output;
+  item.has_token = true;
+  item.token = {output.token, output.logprob, now_ns, /*is_last=*/false};
+  item.outcome.admitted_ns = sequence->admitted_ns;
+  const bool stops = std::find(spec.stop_ids.begin(), spec.stop_ids.end(), output.token) != spec.stop_ids.end();
+  if (stops || sequence->generated == spec.max_tokens) {
+    item.token.is_last = true;
+    item.has_end = true;
+    item.outcome.reason = stops ? FinishReason::kStop : spec.limit_reason;
+    End(sequence);
+  }
+  items->push_back(std::move(item));
+}
+
+void EngineCore::End(Sequence* sequence) {
+  if (sequence->spec.deadline_ns != INT64_MAX) deadlines_.erase({sequence->spec.deadline_ns, sequence->id});
+  scheduler_.Remove(sequence);
+}
+
+void EngineCore::FreeIfIdle(Sequence* sequence) {
+  if (sequence->state != SequenceState::kFinished || sequence->steps_in_flight > 0) return;
+  scheduler_.Free(sequence);
+  sequences_.erase(sequence->id);
+}
+
+void EngineCore::ReportLoad() {
+  const double used = pool_.num_blocks() - pool_.free_blocks();
+  metrics_->SetLoad(scheduler_.num_running(), scheduler_.num_waiting(), used / std::max(1, pool_.num_blocks()));
+}
+
+EngineLoad EngineCore::Load() const {
+  EngineLoad load;
+  load.running = scheduler_.num_running();
+  load.queued = scheduler_.num_waiting();
+  load.queued_tokens = scheduler_.waiting_tokens();
+  load.free_blocks = pool_.free_blocks();
+  return load;
+}
+
+}  // namespace ridge::worker

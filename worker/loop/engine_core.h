@@ -1,0 +1,81 @@
+// The engine's loop without its threads: takes sequences in, plans steps, submits them one ahead, collects them and passes
+// the tokens on. Runs on any clock and any backend, so that tests drive it by hand.
+//
+// Threads: one thread calls everything. Ownership: owns its sequences; the rest outlives it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "worker/backend/backend.h"
+#include "worker/decision/scheduler.h"
+#include "worker/decision/sequence.h"
+#include "worker/loop/engine.h"
+#include "worker/loop/engine_metrics.h"
+#include "worker/loop/output_thread.h"
+#include "worker/memory/block_pool.h"
+
+namespace ridge::worker {
+
+class EngineCore {
+ public:
+  // `deliver` takes what a step gave to the streams.
+  EngineCore(const EngineConfig& config, Backend* backend, Clock* clock, EngineMetrics* metrics,
+             std::function<void(std::vector<OutputItem>)> deliver);
+
+  void Add(std::unique_ptr<Sequence> sequence);
+
+  // Ends a sequence with an error; unknown ids are ignored, since a sequence may have ended meanwhile.
+  void Cancel(SequenceId id, const absl::Status& why);
+
+  // A stop string ended the sequence: its sink already knows.
+  void FinishStopped(SequenceId id);
+
+  void CancelAll(const absl::Status& why);
+
+  // Ends what is past its deadline, submits up to steps_in_flight steps and collects the oldest. False where there was
+  // nothing to do. An error means that the device is lost.
+  absl::StatusOr<bool> RunOnce();
+
+  EngineLoad Load() const;
+
+ private:
+  struct InFlightStep {
+    StepTicket ticket;
+    ScheduledStep step;
+    int64_t submitted_ns;
+  };
+
+  void EndExpired();
+  void SubmitSteps();
+  absl::Status CollectStep();
+  void TakeToken(Sequence* sequence, const RowOutput& output, int64_t now_ns, std::vector<OutputItem>* items);
+  // Takes the sequence out of the schedule. It still holds its slot and blocks.
+  void End(Sequence* sequence);
+  // Destroys the sequence if it ended and no step in flight has rows of it.
+  void FreeIfIdle(Sequence* sequence);
+  void ReportLoad();
+
+  const EngineConfig config_;
+  Backend* const backend_;
+  Clock* const clock_;
+  EngineMetrics* const metrics_;
+  const std::function<void(std::vector<OutputItem>)> deliver_;
+
+  BlockPool pool_;
+  Scheduler scheduler_;
+  absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  std::set<std::pair<int64_t, SequenceId>> deadlines_;  // of sequences that have one and did not end
+  std::deque<InFlightStep> in_flight_;
+  int64_t last_collected_ns_ = 0;
+};
+
+}  // namespace ridge::worker
