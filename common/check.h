@@ -7,8 +7,8 @@ namespace ridge {
 
 }  // namespace ridge
 
-#define RIDGE_CHECK(condition)                                         \
-  do {                                                                 \
-    if (!(condition)) [[unlikely]]                                     \
-      ::ridge::CheckFailed(__FILE__, __LINE__, #condition);            \
+#define RIDGE_CHECK(condition)                              \
+  do {                                                      \
+    if (!(condition)) [[unlikely]]                          \
+      ::ridge::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (false)

@@ -21,8 +21,8 @@ prometheus::Histogram& MetricsRegistry::Histogram(const std::string& name, const
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(labels, buckets);
 }
 
-void MetricsRegistry::GaugeCallback(const std::string& name, const std::string& help, const MetricLabels& labels,
-                                    std::function<double()> read) {
+void MetricsRegistry::GaugeCallback(const std::string& name, const std::string& help,
+                                    const MetricLabels& labels, std::function<double()> read) {
   prometheus::Gauge& gauge = Gauge(name, help, labels);
   absl::MutexLock lock(&mutex_);
   readers_.push_back({&gauge, std::move(read)});
@@ -45,6 +45,8 @@ MetricBuckets StepBuckets() {
           0.03,    0.05,   0.075,  0.1,    0.15,  0.2,   0.3,   0.5,   1,      2,    5,     10};
 }
 
-MetricBuckets CountBuckets() { return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192}; }
+MetricBuckets CountBuckets() {
+  return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
+}
 
 }  // namespace ridge

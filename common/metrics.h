@@ -1,7 +1,7 @@
 // Prometheus metrics of one process.
 //
-// Thread-safe. Ownership: the registry owns its instruments; references stay valid as long as it lives. Asking again for
-// the same name and labels gives the same instrument.
+// Thread-safe. Ownership: the registry owns its instruments; references stay valid as long as it lives.
+// Asking again for the same name and labels gives the same instrument.
 #pragma once
 
 #include <functional>
@@ -24,10 +24,11 @@ using MetricBuckets = prometheus::Histogram::BucketBoundaries;
 
 class MetricsRegistry {
  public:
-  prometheus::Counter& Counter(const std::string& name, const std::string& help, const MetricLabels& labels = {});
+  prometheus::Counter& Counter(const std::string& name, const std::string& help,
+                               const MetricLabels& labels = {});
   prometheus::Gauge& Gauge(const std::string& name, const std::string& help, const MetricLabels& labels = {});
-  prometheus::Histogram& Histogram(const std::string& name, const std::string& help, const MetricBuckets& buckets,
-                                   const MetricLabels& labels = {});
+  prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
+                                   const MetricBuckets& buckets, const MetricLabels& labels = {});
 
   // A gauge that is read when it is scraped. The callback must stay valid, and must not use the registry.
   void GaugeCallback(const std::string& name, const std::string& help, const MetricLabels& labels,

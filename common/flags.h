@@ -1,0 +1,25 @@
+// Command line on top of Abseil's flags. Call from main only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ridge {
+
+// Dashes inside flag names become underscores: --kv-cache-bytes=1 is --kv_cache_bytes=1. Values, positional
+// arguments and what follows a lone "--" stay as they are.
+std::vector<std::string> NormaliseFlagNames(const std::vector<std::string>& arguments);
+
+// Parses argv and returns the positional arguments (without the program's name). An unknown flag or a value
+// that does not parse ends the process with exit code 1 and a line that names the flag; --help prints the
+// flags of the program.
+std::vector<std::string> ParseFlags(absl::string_view usage, int argc, char** argv);
+
+// "1073741824", "512MiB", "2GiB", "64KiB"; INVALID_ARGUMENT names the flag.
+absl::StatusOr<int64_t> ParseBytes(absl::string_view flag_name, absl::string_view text);
+
+}  // namespace ridge

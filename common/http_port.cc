@@ -1,0 +1,86 @@
+#include "common/http_port.h"
+
+#include <civetweb.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace ridge {
+namespace {
+
+struct Answer {
+  int code;
+  const char* reason;
+  std::string body;
+};
+
+class CivetHttpPort : public HttpPort {
+ public:
+  explicit CivetHttpPort(HttpPortOptions options) : options_(std::move(options)) {}
+  ~CivetHttpPort() override {
+    if (context_ != nullptr) mg_stop(context_);
+  }
+
+  absl::Status Listen() {
+    const std::string address = absl::StrCat(options_.host, ":", options_.port);
+    const char* settings[] = {"listening_ports",    address.c_str(), "num_threads", "2",
+                              "request_timeout_ms", "10000",         nullptr};
+    mg_callbacks callbacks{};
+    callbacks.log_message = [](const mg_connection*, const char*) {
+      return 1;
+    };  // errors are reported by Listen
+    context_ = mg_start(&callbacks, this, settings);
+    mg_server_port listening{};
+    if (context_ == nullptr || mg_get_server_ports(context_, 1, &listening) != 1) {
+      return absl::UnavailableError(absl::StrCat("--metrics_port: cannot listen on ", address));
+    }
+    port_ = listening.port;
+    mg_set_request_handler(context_, "**", &CivetHttpPort::Handle, this);
+    return absl::OkStatus();
+  }
+
+  int port() const override { return port_; }
+
+ private:
+  static int Handle(mg_connection* connection, void* self) {
+    const mg_request_info* request = mg_get_request_info(connection);
+    const absl::string_view method = request->request_method;
+    Answer answer = method == "GET" || method == "HEAD"
+                        ? static_cast<const CivetHttpPort*>(self)->Respond(request->local_uri)
+                        : Answer{405, "Method Not Allowed", "only GET and HEAD\n"};
+    mg_printf(connection,
+              "HTTP/1.1 %d %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+              "Content-Length: %zu\r\nConnection: close\r\n\r\n",
+              answer.code, answer.reason, answer.body.size());
+    if (method != "HEAD") mg_write(connection, answer.body.data(), answer.body.size());
+    return answer.code;
+  }
+
+  Answer Respond(absl::string_view path) const {
+    if (path == "/metrics") return {200, "OK", options_.metrics->Text()};
+    if (path == "/healthz") return {200, "OK", "ok\n"};
+    if (path == "/readyz") {
+      return options_.ready() ? Answer{200, "OK", "ready\n"}
+                              : Answer{503, "Service Unavailable", "not ready\n"};
+    }
+    if (path == "/statusz") return {200, "OK", options_.status()};
+    return {404, "Not Found", "paths: /metrics /healthz /readyz /statusz\n"};
+  }
+
+  const HttpPortOptions options_;
+  mg_context* context_ = nullptr;
+  int port_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(HttpPortOptions options) {
+  auto port = std::make_unique<CivetHttpPort>(std::move(options));
+  absl::Status status = port->Listen();
+  if (!status.ok()) return status;
+  return port;
+}
+
+}  // namespace ridge
