@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace ridge::worker {
 
 // The families differ in details that the fields below spell out; the enum is for messages and file layouts.
@@ -37,5 +39,13 @@ struct ModelConfig {
 };
 
 const char* ArchitectureName(Architecture architecture);
+
+// INVALID_ARGUMENT naming the field (by its name above) and `origin`, where a field is missing, contradicts
+// another or is larger than any model that the kernels are made for. Every loader ends with it.
+absl::Status ValidateConfig(const ModelConfig& config, const std::string& origin);
+
+// Every field that decides outputs, in one line with exact numbers: what fingerprints are made of. The name
+// is left out.
+std::string CanonicalText(const ModelConfig& config);
 
 }  // namespace ridge::worker

@@ -1,12 +1,14 @@
 // Where a backend reads weights from: one interface over safetensors, GGUF and synthetic models.
 //
-// Tensors are named by role and layer, and are always row-major [rows][cols] fp16 with the output dimension as rows, in
-// Hugging Face's layout (rotary pairs are (i, i + head_dim / 2); a file with another row order is undone here).
-// Threads: all const members may be called from many threads at once. Ownership: the source owns its mapping.
+// Tensors are named by role and layer, and are always row-major [rows][cols] fp16 with the output dimension
+// as rows, in Hugging Face's layout (rotary pairs are (i, i + head_dim / 2); a file with another row order is
+// undone here). Threads: all const members may be called from many threads at once. Ownership: the source
+// owns its mapping.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -18,21 +20,21 @@ namespace ridge::worker {
 using Half = uint16_t;
 
 enum class TensorRole {
-  kTokenEmbedding,  // [vocab][hidden]
-  kAttentionNorm,   // [1][hidden]
-  kQuery,           // [heads * head_dim][hidden]
-  kKey,             // [kv_heads * head_dim][hidden]
-  kValue,           // [kv_heads * head_dim][hidden]
-  kQueryBias,       // [1][heads * head_dim]
-  kKeyBias,         // [1][kv_heads * head_dim]
-  kValueBias,       // [1][kv_heads * head_dim]
-  kAttentionOutput, // [hidden][heads * head_dim]
-  kMlpNorm,         // [1][hidden]
-  kGate,            // [mlp][hidden]
-  kUp,              // [mlp][hidden]
-  kDown,            // [hidden][mlp]
-  kFinalNorm,       // [1][hidden]
-  kOutput,          // [vocab][hidden]; absent where the embedding is tied
+  kTokenEmbedding,   // [vocab][hidden]
+  kAttentionNorm,    // [1][hidden]
+  kQuery,            // [heads * head_dim][hidden]
+  kKey,              // [kv_heads * head_dim][hidden]
+  kValue,            // [kv_heads * head_dim][hidden]
+  kQueryBias,        // [1][heads * head_dim]
+  kKeyBias,          // [1][kv_heads * head_dim]
+  kValueBias,        // [1][kv_heads * head_dim]
+  kAttentionOutput,  // [hidden][heads * head_dim]
+  kMlpNorm,          // [1][hidden]
+  kGate,             // [mlp][hidden]
+  kUp,               // [mlp][hidden]
+  kDown,             // [hidden][mlp]
+  kFinalNorm,        // [1][hidden]
+  kOutput,           // [vocab][hidden]; absent where the embedding is tied
 };
 
 struct TensorId {
@@ -43,10 +45,18 @@ struct TensorId {
 struct TensorShape {
   int64_t rows;
   int64_t cols;
+
+  int64_t size() const { return rows * cols; }
 };
 
 // The shape that `config` gives to a tensor.
 TensorShape ShapeOf(const ModelConfig& config, TensorId id);
+
+// Every tensor that a model of this configuration stores, in the order of use.
+std::vector<TensorId> TensorsOf(const ModelConfig& config);
+
+// Whether the tensor belongs to a layer (its name then carries the layer's number).
+bool IsLayerTensor(TensorRole role);
 
 class WeightSource {
  public:
@@ -54,12 +64,14 @@ class WeightSource {
 
   virtual const ModelConfig& config() const = 0;
 
-  // Writes rows [row_begin, row_begin + row_count) of a tensor to out, which holds row_count * cols elements. All tensors
-  // of config() exist with the right shapes (checked when the source was opened). Errors: DATA_LOSS or INVALID_ARGUMENT
-  // naming file and tensor, for a value that fp16 cannot hold for instance.
-  virtual absl::Status ReadRows(TensorId id, int64_t row_begin, int64_t row_count, absl::Span<Half> out) const = 0;
+  // Writes rows [row_begin, row_begin + row_count) of a tensor to out, which holds row_count * cols elements.
+  // All tensors of config() exist with the right shapes (checked when the source was opened). Errors:
+  // DATA_LOSS or INVALID_ARGUMENT naming file and tensor, for a value that fp16 cannot hold for instance.
+  virtual absl::Status ReadRows(TensorId id, int64_t row_begin, int64_t row_count,
+                                absl::Span<Half> out) const = 0;
 
-  // SHA-256, in hex, over everything that decides the model's outputs: configuration and every weight byte.
+  // SHA-256, in hex, over everything that decides the model's outputs: configuration, tokenizer and every
+  // weight byte. Reads the whole file: seconds for a large one.
   virtual std::string Fingerprint() const = 0;
 };
 

@@ -1,0 +1,256 @@
+#include "worker/model/gguf_source.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/half.h"
+#include "tests/unit/worker/model/file_builders.h"
+
+namespace ridge::worker {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr int kHidden = 32;
+constexpr int kHeads = 2;
+constexpr int kKvHeads = 1;
+constexpr int kHeadDim = 8;  // not hidden / heads
+constexpr int kMlp = 64;
+constexpr int kVocab = 5;
+
+// Element (row, col) of tensor number `tag`, exact in fp16.
+float ValueOf(int tag, int row, int col) {
+  return static_cast<float>((tag * 131 + row * 33 + col) % 2048);
+}
+
+std::string MatrixF32(int tag, int rows, int cols) {
+  std::string data;
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < cols; ++c) data += Bytes(ValueOf(tag, r, c));
+  }
+  return data;
+}
+
+// As converters write q and k of a llama: per head, rows [2][d / 2] become [d / 2][2].
+std::string PermutedF32(int tag, int heads, int cols) {
+  std::string data;
+  for (int h = 0; h < heads; ++h) {
+    for (int j = 0; j < kHeadDim / 2; ++j) {
+      for (int s = 0; s < 2; ++s) {
+        for (int c = 0; c < cols; ++c) data += Bytes(ValueOf(tag, h * kHeadDim + s * kHeadDim / 2 + j, c));
+      }
+    }
+  }
+  return data;
+}
+
+struct Variant {
+  std::string architecture = "llama";
+  bool bias = false;
+  bool output = false;
+  std::string skip = {};  // a tensor that is left out
+};
+
+GgufBuilder SmallModel(const Variant& variant) {
+  const std::string a = variant.architecture + ".";
+  const bool permuted = variant.architecture == "llama";
+  GgufBuilder builder;
+  builder.Text("general.architecture", variant.architecture).Text("general.name", "Small");
+  builder.U32(a + "block_count", 1).U32(a + "embedding_length", kHidden).U32(a + "context_length", 128);
+  builder.U32(a + "attention.head_count", kHeads).U32(a + "attention.head_count_kv", kKvHeads);
+  builder.U32(a + "attention.key_length", kHeadDim).U32(a + "feed_forward_length", kMlp);
+  builder.F32(a + "attention.layer_norm_rms_epsilon", 1e-5f).F32(a + "rope.freq_base", 5000.0f);
+  builder.U32("tokenizer.ggml.eos_token_id", 2)
+      .U32("tokenizer.ggml.eot_token_id", 3)
+      .U32("tokenizer.ggml.bos_token_id", 1);
+  const auto add = [&](const std::string& name, std::vector<uint64_t> dimensions, const std::string& data) {
+    if (name != variant.skip) builder.Tensor(name, std::move(dimensions), kGgmlF32, data);
+  };
+  const auto matrix = [&](const std::string& name, int tag, int rows, int cols) {
+    add(name, {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)}, MatrixF32(tag, rows, cols));
+  };
+  matrix("token_embd.weight", 1, kVocab, kHidden);
+  add("blk.0.attn_norm.weight", {kHidden}, MatrixF32(2, 1, kHidden));
+  const auto projection = [&](const std::string& name, int tag, int heads) {
+    const std::string data =
+        permuted ? PermutedF32(tag, heads, kHidden) : MatrixF32(tag, heads * kHeadDim, kHidden);
+    add(name, {kHidden, static_cast<uint64_t>(heads * kHeadDim)}, data);
+  };
+  projection("blk.0.attn_q.weight", 3, kHeads);
+  projection("blk.0.attn_k.weight", 4, kKvHeads);
+  matrix("blk.0.attn_v.weight", 5, kKvHeads * kHeadDim, kHidden);
+  if (variant.bias) {
+    // One number a row of the matrix, in the order of its rows.
+    const auto bias = [&](const std::string& name, int tag, int heads) {
+      const std::string data = permuted ? PermutedF32(tag, heads, 1) : MatrixF32(tag, heads * kHeadDim, 1);
+      add(name, {static_cast<uint64_t>(heads * kHeadDim)}, data);
+    };
+    bias("blk.0.attn_q.bias", 6, kHeads);
+    bias("blk.0.attn_k.bias", 7, kKvHeads);
+    add("blk.0.attn_v.bias", {kHeadDim}, MatrixF32(8, kHeadDim, 1));
+  }
+  matrix("blk.0.attn_output.weight", 9, kHidden, kHeads * kHeadDim);
+  add("blk.0.ffn_norm.weight", {kHidden}, MatrixF32(10, 1, kHidden));
+  matrix("blk.0.ffn_gate.weight", 11, kMlp, kHidden);
+  matrix("blk.0.ffn_up.weight", 12, kMlp, kHidden);
+  matrix("blk.0.ffn_down.weight", 13, kHidden, kMlp);
+  add("output_norm.weight", {kHidden}, MatrixF32(14, 1, kHidden));
+  if (variant.output) matrix("output.weight", 15, kVocab, kHidden);
+  return builder;
+}
+
+absl::StatusOr<std::unique_ptr<GgufSource>> Open(const GgufBuilder& builder) {
+  return GgufSource::Open(WriteFile("model.gguf", builder.Build()));
+}
+
+std::string ErrorOf(const GgufBuilder& builder) {
+  const auto source = Open(builder);
+  return source.ok() ? "no error" : std::string(source.status().message());
+}
+
+std::vector<float> Read(const WeightSource& source, TensorId id, int64_t row_begin, int64_t row_count) {
+  std::vector<Half> bits(static_cast<size_t>(row_count * ShapeOf(source.config(), id).cols));
+  const absl::Status status = source.ReadRows(id, row_begin, row_count, absl::MakeSpan(bits));
+  EXPECT_TRUE(status.ok()) << status;
+  std::vector<float> values;
+  for (Half half : bits) values.push_back(kernels::HalfToFloat(half));
+  return values;
+}
+
+// Reads a matrix whole and in two uneven pieces.
+void ExpectMatrix(const WeightSource& source, TensorRole role, int tag) {
+  const TensorShape shape = ShapeOf(source.config(), {role, 0});
+  std::vector<float> expected;
+  for (int r = 0; r < shape.rows; ++r) {
+    for (int c = 0; c < shape.cols; ++c) expected.push_back(ValueOf(tag, r, c));
+  }
+  EXPECT_EQ(Read(source, {role, 0}, 0, shape.rows), expected) << "tag " << tag;
+  const int64_t cut = shape.rows / 3;
+  std::vector<float> pieces = Read(source, {role, 0}, 0, cut);
+  for (float value : Read(source, {role, 0}, cut, shape.rows - cut)) pieces.push_back(value);
+  EXPECT_EQ(pieces, expected) << "tag " << tag;
+}
+
+TEST(GgufSource, ReadsConfiguration) {
+  const auto source = Open(SmallModel({}));
+  ASSERT_TRUE(source.ok()) << source.status();
+  const ModelConfig& config = (*source)->config();
+  EXPECT_EQ(config.name, "Small");
+  EXPECT_EQ(config.architecture, Architecture::kLlama);
+  EXPECT_EQ(config.num_layers, 1);
+  EXPECT_EQ(config.hidden_size, kHidden);
+  EXPECT_EQ(config.num_heads, kHeads);
+  EXPECT_EQ(config.num_kv_heads, kKvHeads);
+  EXPECT_EQ(config.head_dim, kHeadDim);
+  EXPECT_EQ(config.mlp_size, kMlp);
+  EXPECT_EQ(config.vocab_size, kVocab);
+  EXPECT_EQ(config.context_length, 128);
+  EXPECT_EQ(config.norm_eps, 1e-5f);
+  EXPECT_EQ(config.rope_theta, 5000.0f);
+  EXPECT_FALSE(config.qkv_bias);
+  EXPECT_TRUE(config.tied_embedding);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(2, 3));
+  EXPECT_EQ(config.bos_token_id, 1);
+  EXPECT_EQ(config.num_parameters(), 5 * 32 + 32 + 16 * 32 + 2 * 8 * 32 + 32 * 16 + 32 + 3 * 64 * 32 + 32);
+}
+
+TEST(GgufSource, LlamaRowPermutationIsUndone) {
+  const auto source = Open(SmallModel({.bias = true}));
+  ASSERT_TRUE(source.ok()) << source.status();
+  ExpectMatrix(**source, TensorRole::kQuery, 3);
+  ExpectMatrix(**source, TensorRole::kKey, 4);
+  ExpectMatrix(**source, TensorRole::kValue, 5);
+  std::vector<float> bias;
+  for (int i = 0; i < kHeads * kHeadDim; ++i) bias.push_back(ValueOf(6, i, 0));
+  EXPECT_EQ(Read(**source, {TensorRole::kQueryBias, 0}, 0, 1), bias);
+}
+
+TEST(GgufSource, Qwen2KeepsItsRowOrder) {
+  const auto source = Open(SmallModel({.architecture = "qwen2", .bias = true, .output = true}));
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ((*source)->config().architecture, Architecture::kQwen2);
+  EXPECT_TRUE((*source)->config().qkv_bias);
+  EXPECT_FALSE((*source)->config().tied_embedding);
+  ExpectMatrix(**source, TensorRole::kQuery, 3);
+  ExpectMatrix(**source, TensorRole::kKey, 4);
+  ExpectMatrix(**source, TensorRole::kOutput, 15);
+  std::vector<float> bias;
+  for (int i = 0; i < kHeadDim; ++i) bias.push_back(ValueOf(7, i, 0));
+  EXPECT_EQ(Read(**source, {TensorRole::kKeyBias, 0}, 0, 1), bias);
+}
+
+TEST(GgufSource, ReadsEveryOtherTensor) {
+  const auto source = Open(SmallModel({}));
+  ASSERT_TRUE(source.ok()) << source.status();
+  ExpectMatrix(**source, TensorRole::kTokenEmbedding, 1);
+  ExpectMatrix(**source, TensorRole::kAttentionNorm, 2);
+  ExpectMatrix(**source, TensorRole::kAttentionOutput, 9);
+  ExpectMatrix(**source, TensorRole::kMlpNorm, 10);
+  ExpectMatrix(**source, TensorRole::kGate, 11);
+  ExpectMatrix(**source, TensorRole::kUp, 12);
+  ExpectMatrix(**source, TensorRole::kDown, 13);
+  ExpectMatrix(**source, TensorRole::kFinalNorm, 14);
+}
+
+TEST(GgufSource, NamesWhatIsWrong) {
+  EXPECT_THAT(ErrorOf(SmallModel({.skip = "blk.0.ffn_up.weight"})),
+              HasSubstr("tensor blk.0.ffn_up.weight: missing"));
+  EXPECT_THAT(ErrorOf(SmallModel({.skip = "token_embd.weight"})),
+              HasSubstr("tensor token_embd.weight: missing"));
+  GgufBuilder extra = SmallModel({});
+  extra.Tensor("rope_freqs.weight", {4}, kGgmlF32, std::string(16, '\0'));
+  EXPECT_THAT(ErrorOf(extra), HasSubstr("tensor rope_freqs.weight: not part of a llama model"));
+  GgufBuilder shape = SmallModel({.skip = "blk.0.ffn_up.weight"});
+  shape.Tensor("blk.0.ffn_up.weight", {kMlp, kHidden}, kGgmlF32, std::string(kMlp * kHidden * 4, '\0'));
+  EXPECT_THAT(ErrorOf(shape), HasSubstr("tensor blk.0.ffn_up.weight: 32 x 64, expected 64 x 32"));
+  GgufBuilder scaled = SmallModel({});
+  scaled.Text("llama.rope.scaling.type", "yarn");
+  EXPECT_THAT(ErrorOf(scaled), HasSubstr("llama.rope.scaling.type"));
+  EXPECT_THAT(ErrorOf(GgufBuilder().Text("general.architecture", "mamba")),
+              HasSubstr("general.architecture: \"mamba\""));
+  EXPECT_THAT(ErrorOf(GgufBuilder()), HasSubstr("metadata general.architecture: missing"));
+  GgufBuilder no_layers;
+  no_layers.Text("general.architecture", "llama").Tensor("token_embd.weight", {1, 1}, kGgmlF32, "1234");
+  EXPECT_THAT(ErrorOf(no_layers), HasSubstr("metadata llama.block_count: missing"));
+}
+
+TEST(GgufSource, OverflowNamesTensorAndElement) {
+  GgufBuilder builder = SmallModel({.skip = "blk.0.ffn_up.weight"});
+  std::vector<float> values(kMlp * kHidden, 1.0f);
+  values[3 * kHidden + 7] = 1e6f;
+  builder.Tensor("blk.0.ffn_up.weight", {kHidden, kMlp}, kGgmlF32, BytesOf(values));
+  const auto source = Open(builder);
+  ASSERT_TRUE(source.ok()) << source.status();
+  std::vector<Half> out(2 * kHidden);
+  EXPECT_TRUE((*source)->ReadRows({TensorRole::kUp, 0}, 0, 2, absl::MakeSpan(out)).ok());
+  const absl::Status status = (*source)->ReadRows({TensorRole::kUp, 0}, 2, 2, absl::MakeSpan(out));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("model.gguf: tensor blk.0.ffn_up.weight: element 7 of row 3 does not fit fp16"));
+}
+
+TEST(GgufSource, FingerprintFollowsWeightsAndConfiguration) {
+  const auto fingerprint = [](const GgufBuilder& builder) {
+    const auto source = Open(builder);
+    return source.ok() ? (*source)->Fingerprint() : source.status().ToString();
+  };
+  const std::string base = fingerprint(SmallModel({}));
+  EXPECT_EQ(base.size(), 64u);
+  EXPECT_EQ(base, fingerprint(SmallModel({})));
+  EXPECT_NE(base, fingerprint(SmallModel({.output = true})));
+  GgufBuilder changed = SmallModel({.skip = "output_norm.weight"});
+  changed.Tensor("output_norm.weight", {kHidden}, kGgmlF32, MatrixF32(15, 1, kHidden));
+  EXPECT_NE(base, fingerprint(changed));
+}
+
+TEST(GgufSource, TruncationAtEveryLengthIsAnError) {
+  const std::string whole = SmallModel({}).Build();
+  for (size_t length = 1; length < whole.size(); length += 1 + length / 40) {
+    const auto source = GgufSource::Open(WriteFile("model.gguf", whole.substr(0, length)));
+    ASSERT_FALSE(source.ok()) << length;
+    EXPECT_THAT(std::string(source.status().message()), HasSubstr("model.gguf: ")) << length;
+  }
+}
+
+}  // namespace
+}  // namespace ridge::worker

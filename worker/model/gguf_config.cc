@@ -1,0 +1,150 @@
+#include "worker/model/gguf_config.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace ridge::worker {
+namespace {
+
+// Reads the keys of one architecture ("llama.block_count") into fields; the first error stays.
+class KeyReader {
+ public:
+  KeyReader(const GgufFile& file, absl::string_view architecture)
+      : file_(file), prefix_(absl::StrCat(architecture, ".")) {}
+
+  const absl::Status& status() const { return status_; }
+  std::string Key(absl::string_view name) const { return absl::StrCat(prefix_, name); }
+  bool Has(absl::string_view name) const { return file_.Has(Key(name)); }
+
+  int32_t Int(absl::string_view name) {
+    const std::string key = Key(name);
+    absl::StatusOr<int64_t> value = file_.GetInt(key);
+    if (!value.ok()) {
+      status_.Update(value.status());
+      return 0;
+    }
+    if (*value < 0 || *value > INT32_MAX) {
+      status_.Update(absl::InvalidArgumentError(
+          absl::StrCat(file_.path(), ": metadata ", key, ": ", *value, " is too large")));
+      return 0;
+    }
+    return static_cast<int32_t>(*value);
+  }
+  int32_t IntOr(absl::string_view name, int32_t fallback) { return Has(name) ? Int(name) : fallback; }
+
+  float Float(absl::string_view name) {
+    absl::StatusOr<double> value = file_.GetFloat(Key(name));
+    status_.Update(value.status());
+    return value.ok() ? static_cast<float>(*value) : 0.0f;
+  }
+  float FloatOr(absl::string_view name, float fallback) { return Has(name) ? Float(name) : fallback; }
+
+ private:
+  const GgufFile& file_;
+  const std::string prefix_;
+  absl::Status status_;
+};
+
+absl::StatusOr<Architecture> ReadArchitecture(const GgufFile& file) {
+  absl::StatusOr<absl::string_view> name = file.GetString("general.architecture");
+  if (!name.ok()) return name.status();
+  if (*name == "llama") return Architecture::kLlama;
+  if (*name == "qwen2") return Architecture::kQwen2;
+  return absl::UnimplementedError(
+      absl::StrFormat("%s: metadata general.architecture: \"%s\" is not supported, only llama and qwen2",
+                      file.path(), name->substr(0, 40)));
+}
+
+// A file made without a name carries its own.
+std::string NameOf(const GgufFile& file) {
+  if (file.Has("general.name")) {
+    absl::StatusOr<absl::string_view> name = file.GetString("general.name");
+    if (name.ok() && !name->empty()) return std::string(*name);
+  }
+  const std::string& path = file.path();
+  std::string base = path.substr(path.rfind('/') + 1);
+  return base.substr(0, base.rfind(".gguf"));
+}
+
+absl::Status CheckNoRopeScaling(const GgufFile& file, const KeyReader& keys) {
+  const std::string key = keys.Key("rope.scaling.type");
+  if (!file.Has(key)) return absl::OkStatus();
+  absl::StatusOr<absl::string_view> type = file.GetString(key);
+  if (!type.ok()) return type.status();
+  if (*type == "none") return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat(file.path(), ": metadata ", key, ": scaled positions are not supported"));
+}
+
+// Token ids that end a sequence, in the order of the file, each once.
+absl::Status ReadSpecialTokens(const GgufFile& file, ModelConfig& config) {
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    if (!file.Has(key)) continue;
+    absl::StatusOr<int64_t> id = file.GetInt(key);
+    if (!id.ok()) return id.status();
+    if (*id < 0 || *id >= config.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file.path(), ": metadata ", key, ": ", *id, " is outside the vocabulary"));
+    }
+    const int32_t token = static_cast<int32_t>(*id);
+    if (std::find(config.eos_token_ids.begin(), config.eos_token_ids.end(), token) ==
+        config.eos_token_ids.end()) {
+      config.eos_token_ids.push_back(token);
+    }
+  }
+  if (file.Has("tokenizer.ggml.bos_token_id")) {
+    absl::StatusOr<int64_t> id = file.GetInt("tokenizer.ggml.bos_token_id");
+    if (!id.ok()) return id.status();
+    config.bos_token_id = *id < 0 || *id >= config.vocab_size ? -1 : static_cast<int32_t>(*id);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
+  absl::StatusOr<Architecture> architecture = ReadArchitecture(file);
+  if (!architecture.ok()) return architecture.status();
+  const GgufTensor* embedding = file.FindTensor("token_embd.weight");
+  if (embedding == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor token_embd.weight: missing"));
+  if (embedding->rows > INT32_MAX)
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor token_embd.weight: too large"));
+
+  KeyReader keys(file, ArchitectureName(*architecture));
+  ModelConfig config;
+  config.name = NameOf(file);
+  config.architecture = *architecture;
+  config.num_layers = keys.Int("block_count");
+  config.hidden_size = keys.Int("embedding_length");
+  config.num_heads = keys.Int("attention.head_count");
+  config.num_kv_heads = keys.IntOr("attention.head_count_kv", config.num_heads);
+  config.head_dim = keys.IntOr("attention.key_length", config.hidden_size / std::max(config.num_heads, 1));
+  config.mlp_size = keys.Int("feed_forward_length");
+  config.vocab_size = static_cast<int32_t>(embedding->rows);
+  config.context_length = keys.Int("context_length");
+  config.norm_eps = keys.Float("attention.layer_norm_rms_epsilon");
+  config.rope_theta = keys.FloatOr("rope.freq_base", 10000.0f);
+  config.qkv_bias = file.FindTensor("blk.0.attn_q.bias") != nullptr;
+  config.tied_embedding = file.FindTensor("output.weight") == nullptr;
+  const int32_t value_length = keys.IntOr("attention.value_length", config.head_dim);
+  const int32_t rope_dimensions = keys.IntOr("rope.dimension_count", config.head_dim);
+  const int32_t experts = keys.IntOr("expert_count", 0);
+  if (!keys.status().ok()) return keys.status();
+
+  if (value_length != config.head_dim || rope_dimensions != config.head_dim || experts != 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        file.path(), ": metadata ", keys.Key("*"),
+        ": experts, partial rotary embeddings and values of another length than keys are not supported"));
+  }
+  if (absl::Status status = CheckNoRopeScaling(file, keys); !status.ok()) return status;
+  if (absl::Status status = ReadSpecialTokens(file, config); !status.ok()) return status;
+  if (absl::Status status = ValidateConfig(config, file.path()); !status.ok()) return status;
+  return config;
+}
+
+}  // namespace ridge::worker

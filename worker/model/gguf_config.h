@@ -1,0 +1,13 @@
+// A model's configuration from GGUF metadata and tensor shapes.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "worker/model/gguf.h"
+#include "worker/model/model_config.h"
+
+namespace ridge::worker {
+
+// INVALID_ARGUMENT, NOT_FOUND or UNIMPLEMENTED naming file and key.
+absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file);
+
+}  // namespace ridge::worker

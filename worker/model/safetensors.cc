@@ -1,0 +1,64 @@
+#include "worker/model/safetensors.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "worker/model/safetensors_header.h"
+
+namespace ridge::worker {
+namespace {
+
+// The format's own limit.
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+  absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+  if (!file.ok()) return file.status();
+  std::unique_ptr<SafetensorsFile> safetensors(new SafetensorsFile(*std::move(file)));
+  if (absl::Status status = safetensors->Parse(); !status.ok()) return status;
+  return safetensors;
+}
+
+absl::Status SafetensorsFile::Parse() {
+  uint64_t header_size;
+  if (bytes().size() < sizeof(header_size)) {
+    return absl::DataLossError(absl::StrCat(path(), ": truncated in the header's length"));
+  }
+  std::memcpy(&header_size, bytes().data(), sizeof(header_size));
+  if (header_size > kMaxHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path(), ": a header of ", header_size, " bytes: not a safetensors file"));
+  }
+  if (header_size > bytes().size() - sizeof(header_size)) {
+    return absl::DataLossError(absl::StrCat(path(), ": truncated in the header"));
+  }
+  const absl::Span<const char> header = bytes().subspan(sizeof(header_size), header_size);
+  const absl::Span<const char> data = bytes().subspan(sizeof(header_size) + header_size);
+  absl::StatusOr<std::vector<SafetensorsEntry>> entries = ReadSafetensorsHeader(header, path());
+  if (!entries.ok()) return entries.status();
+  for (SafetensorsEntry& entry : *entries) {
+    if (entry.end > data.size()) {
+      return absl::DataLossError(absl::StrFormat("%s: tensor %s: ends at byte %u of %u: truncated?", path(),
+                                                 absl::CHexEscape(entry.name), entry.end, data.size()));
+    }
+    const SafetensorsTensor tensor = {entry.type, entry.rows, entry.cols,
+                                      data.subspan(entry.begin, entry.end - entry.begin)};
+    if (!tensors_.emplace(std::move(entry.name), tensor).second) {
+      return absl::InvalidArgumentError(absl::StrCat(path(), ": a tensor is given twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+const SafetensorsTensor* SafetensorsFile::FindTensor(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+}  // namespace ridge::worker
