@@ -1,0 +1,39 @@
+// Which worker gets a request.
+//
+// Pure: knows neither gRPC nor time. Thread-compatible: the caller serialises Pick.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace ridge::router {
+
+// What the policy knows of one worker.
+struct WorkerLoad {
+  bool ready = false;     // its reports arrive and it accepts requests
+  bool excluded = false;  // this request has tried it already
+  std::string model;
+  int64_t in_flight = 0;  // requests that this router has open there
+  int64_t reported = 0;   // running and queued requests of all routers, as the worker last said
+};
+
+// The least loaded worker that is ready and serves the model.
+class LeastLoaded {
+ public:
+  // Index into `workers`. An empty model means any. UNAVAILABLE where no worker is ready or all that serve
+  // the model are excluded, NOT_FOUND where none of the ready ones serves the model.
+  //
+  // The load is max(in_flight, reported): the report lags behind what this router has just sent, and this
+  // router does not see what others send. Equal loads take turns.
+  absl::StatusOr<size_t> Pick(absl::Span<const WorkerLoad> workers, absl::string_view model);
+
+ private:
+  size_t first_ = 0;  // where the next search starts
+};
+
+}  // namespace ridge::router

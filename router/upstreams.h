@@ -1,0 +1,138 @@
+// The workers behind this router: their channels, what they last reported, and what this router has open
+// there.
+//
+// Each worker is watched through one Worker.WatchLoad stream. The worker is up while reports arrive; a stream
+// that ends or falls silent is opened anew, with backoff. Connections are kept by gRPC, with its own backoff.
+//
+// Threads: everything here is thread-safe. One thread of Upstreams opens and ends watches; gRPC's threads
+// bring the reports. Ownership: Upstreams owns its Upstream objects; a Lease must not outlive them.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "ridge/v1/worker.grpc.pb.h"
+#include "router/policy.h"
+#include "router/router_metrics.h"
+
+namespace ridge::router {
+
+struct UpstreamOptions {
+  absl::Duration connect_timeout = absl::Seconds(5);
+  absl::Duration report_timeout = absl::Seconds(5);  // a worker that is silent for longer is down
+  int64_t max_message_bytes = int64_t{16} << 20;
+};
+
+struct UpstreamState {
+  bool up = false;        // reports arrive
+  v1::LoadReport report;  // the last one; empty while down
+  int64_t in_flight = 0;  // Generate calls of this router
+};
+
+class Upstream {
+ public:
+  // `on_change` is called whenever the state may have changed, without a lock of this object; it must not
+  // block.
+  Upstream(std::string address, const UpstreamOptions& options, const Clock* clock, RouterMetrics* metrics,
+           std::function<void()> on_change);
+  ~Upstream() { Stop(); }
+
+  const std::string& address() const { return address_; }
+  v1::Worker::Stub* worker() const { return worker_.get(); }
+  // For methods that are relayed as raw bytes.
+  grpc::GenericStub* raw() const { return raw_.get(); }
+
+  UpstreamState State() const;
+
+  // Opens the watch when it is due and ends one that fell silent. Not together with or after Stop.
+  void Tick();
+
+  // Ends the watch and waits for its end.
+  void Stop();
+
+ private:
+  friend class Lease;
+  class LoadWatch;
+
+  void Reported(const v1::LoadReport& report);
+  void WatchEnded(const grpc::Status& status);
+
+  const std::string address_;
+  const UpstreamOptions options_;
+  const Clock* const clock_;
+  const std::function<void()> on_change_;
+  prometheus::Gauge& up_metric_;
+  prometheus::Counter& requests_metric_;
+  std::unique_ptr<v1::Worker::Stub> worker_;
+  std::unique_ptr<grpc::GenericStub> raw_;
+  std::atomic<int64_t> in_flight_{0};
+
+  mutable absl::Mutex mutex_;
+  LoadWatch* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // deletes itself when it ended
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool up_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::LoadReport report_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_report_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t next_watch_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t backoff_ns_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One request's place at a worker: counts in its in_flight until it is destroyed.
+class Lease {
+ public:
+  explicit Lease(Upstream* upstream);
+  Lease(Lease&& other) noexcept : upstream_(std::exchange(other.upstream_, nullptr)) {}
+  Lease& operator=(Lease&& other) noexcept;
+  ~Lease();
+
+  Upstream* upstream() const { return upstream_; }
+
+ private:
+  Upstream* upstream_;
+};
+
+class Upstreams {
+ public:
+  // Starts to watch. `on_ready` hears whenever the answer of AnyReady changed (it is false at first), one
+  // call at a time, until this object is destroyed; it must not block.
+  Upstreams(const std::vector<std::string>& addresses, const UpstreamOptions& options, const Clock* clock,
+            RouterMetrics* metrics, std::function<void(bool)> on_ready);
+  ~Upstreams();
+
+  // The policy's choice among the workers that are not in `tried`; its errors pass through.
+  absl::StatusOr<Lease> Acquire(absl::string_view model, const std::vector<const Upstream*>& tried);
+
+  // Whether some worker accepts requests.
+  bool AnyReady() const;
+
+  // One line a worker, for people.
+  std::string Describe() const;
+
+ private:
+  void Watch();
+  void Notify();
+
+  const std::function<void(bool)> on_ready_;
+  std::vector<std::unique_ptr<Upstream>> upstreams_;
+  absl::Mutex pick_mutex_;  // makes choosing and counting one act
+  LeastLoaded policy_ ABSL_GUARDED_BY(pick_mutex_);
+  absl::Mutex notify_mutex_;
+  bool last_ready_ ABSL_GUARDED_BY(notify_mutex_) = false;
+  absl::Notification stopped_;
+  std::thread thread_;
+};
+
+}  // namespace ridge::router
