@@ -1,0 +1,55 @@
+// A fixed set of threads that run one function together, each with its share by number.
+//
+// Threads: Run is called by one thread at a time, which takes part as number 0. Waiting threads spin for at
+// most 20 us, then sleep, so that an idle pool costs nothing and several processes share a machine.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace ridge::kernels::cpu {
+
+class ThreadPool {
+ public:
+  // num_threads >= 1 counts the caller.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
+
+  // Calls task(thread) on every thread and returns when all are done.
+  void Run(const std::function<void(int)>& task);
+
+ private:
+  void Work(int thread);
+  // Waits until `counter` is not `old`.
+  void AwaitChange(const std::atomic<uint64_t>& counter, uint64_t old);
+
+  std::vector<std::thread> threads_;
+  const std::function<void(int)>* task_ = nullptr;
+  std::atomic<uint64_t> round_{0};     // a new one begins a task
+  std::atomic<uint64_t> finished_{0};  // rounds that all threads have finished
+  std::atomic<int> running_{0};
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// Thread `thread` of `num_threads` takes [begin, end) of `count` items, in shares that differ by one at most.
+struct Share {
+  int64_t begin;
+  int64_t end;
+};
+constexpr Share ShareOf(int64_t count, int thread, int num_threads) {
+  return {count * thread / num_threads, count * (thread + 1) / num_threads};
+}
+
+}  // namespace ridge::kernels::cpu
