@@ -16,7 +16,7 @@ build_packages=(
   libhwy-dev libpcre2-dev libutf8proc-dev
 )
 model_packages=(ca-certificates curl python3 python3-pip)
-test_packages=(libgtest-dev libgmock-dev python3 python3-venv)
+test_packages=(libgtest-dev libgmock-dev python3-venv)
 
 say() { echo "install-packages: $*" >&2; }
 
@@ -35,7 +35,7 @@ as_root() {
   elif command -v sudo >/dev/null; then
     sudo "$@"
   else
-    die "not root and no sudo; as root, run: $*"
+    die "not root, and no sudo here; as root, run: apt-get update && apt-get install ${missing[*]}"
   fi
 }
 

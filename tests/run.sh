@@ -28,7 +28,8 @@ unpack_prometheus() {
   local download=$tools/prometheus-package
   rm -rf "$download" && mkdir -p "$download"
   (cd "$download" && apt-get download -qq -o APT::Sandbox::User="$(id -un)" prometheus)
-  dpkg-deb --extract "$download"/prometheus_*.deb "$tools/prometheus"
+  dpkg-deb --extract "$download"/prometheus_*.deb "$download/tree"
+  mv "$download/tree" "$tools/prometheus"
 }
 
 # tool VARIABLE NAME INSTALL PATH: exports VARIABLE as the tool's path: what the caller has set, else what the machine has,
