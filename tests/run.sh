@@ -27,9 +27,15 @@ unpack_prometheus() {
   [ -x "$tools/prometheus/usr/bin/prometheus" ] && return
   local download=$tools/prometheus-package
   rm -rf "$download" && mkdir -p "$download"
-  (cd "$download" && apt-get download -qq -o APT::Sandbox::User="$(id -un)" prometheus)
+  # With package lists of its own: the machine's may be absent or old, and need root to be refreshed.
+  local apt=(apt-get -qq -o APT::Sandbox::User="$(id -un)" -o Dir::State::lists="$root/$download/lists"
+    -o Dir::Cache="$root/$download/cache")
+  mkdir -p "$download/lists/partial" "$download/cache/archives/partial"
+  "${apt[@]}" update
+  (cd "$download" && "${apt[@]}" download prometheus)
   dpkg-deb --extract "$download"/prometheus_*.deb "$download/tree"
   mv "$download/tree" "$tools/prometheus"
+  rm -rf "$download"
 }
 
 # tool VARIABLE NAME INSTALL PATH: exports VARIABLE as the tool's path: what the caller has set, else what the machine has,
