@@ -2,13 +2,20 @@
 
 #include <civetweb.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/check.h"
 
 namespace ridge {
 namespace {
+
+// Short, so that idle connections cannot keep a probe waiting.
+constexpr char kRequestTimeoutMs[] = "3000";
 
 struct Answer {
   int code;
@@ -18,15 +25,17 @@ struct Answer {
 
 class CivetHttpPort : public HttpPort {
  public:
-  explicit CivetHttpPort(HttpPortOptions options) : options_(std::move(options)) {}
+  explicit CivetHttpPort(HttpPortOptions options) : options_(std::move(options)) {
+    RIDGE_CHECK(options_.metrics != nullptr && options_.ready != nullptr && options_.status != nullptr);
+  }
   ~CivetHttpPort() override {
-    if (context_ != nullptr) mg_stop(context_);
+    if (context_ != nullptr) Stop();
   }
 
   absl::Status Listen() {
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
-    const char* settings[] = {"listening_ports",    address.c_str(), "num_threads", "2",
-                              "request_timeout_ms", "10000",         nullptr};
+    const char* settings[] = {"listening_ports",    address.c_str(),   "num_threads", "2",
+                              "request_timeout_ms", kRequestTimeoutMs, nullptr};
     mg_callbacks callbacks{};
     callbacks.log_message = [](const mg_connection*, const char*) {
       return 1;
@@ -34,7 +43,8 @@ class CivetHttpPort : public HttpPort {
     context_ = mg_start(&callbacks, this, settings);
     mg_server_port listening{};
     if (context_ == nullptr || mg_get_server_ports(context_, 1, &listening) != 1) {
-      return absl::UnavailableError(absl::StrCat("--metrics_port: cannot listen on ", address));
+      return absl::UnavailableError(absl::StrCat("--metrics_port: cannot listen on ", address,
+                                                 " (taken, or not an address of this machine)"));
     }
     port_ = listening.port;
     mg_set_request_handler(context_, "**", &CivetHttpPort::Handle, this);
@@ -44,6 +54,22 @@ class CivetHttpPort : public HttpPort {
   int port() const override { return port_; }
 
  private:
+  // The server sees that it is to stop when a client comes, or up to 2 s later: so clients come.
+  void Stop() {
+    std::atomic<bool> stopped{false};
+    std::thread stopper([&] {
+      mg_stop(context_);
+      stopped = true;
+    });
+    while (!stopped) {
+      char error[128];
+      mg_connection* knock = mg_connect_client(options_.host.c_str(), port_, 0, error, sizeof(error));
+      if (knock != nullptr) mg_close_connection(knock);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    stopper.join();
+  }
+
   static int Handle(mg_connection* connection, void* self) {
     const mg_request_info* request = mg_get_request_info(connection);
     const absl::string_view method = request->request_method;
@@ -51,9 +77,10 @@ class CivetHttpPort : public HttpPort {
                         ? static_cast<const CivetHttpPort*>(self)->Respond(request->local_uri)
                         : Answer{405, "Method Not Allowed", "only GET and HEAD\n"};
     mg_printf(connection,
-              "HTTP/1.1 %d %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+              "HTTP/1.1 %d %s\r\n%sContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
               "Content-Length: %zu\r\nConnection: close\r\n\r\n",
-              answer.code, answer.reason, answer.body.size());
+              answer.code, answer.reason, answer.code == 405 ? "Allow: GET, HEAD\r\n" : "",
+              answer.body.size());
     if (method != "HEAD") mg_write(connection, answer.body.data(), answer.body.size());
     return answer.code;
   }

@@ -15,6 +15,7 @@ namespace ridge {
 struct HttpPortOptions {
   std::string host = "127.0.0.1";
   int port = 0;  // 0: any free one
+  // All three are required, and outlive the port.
   const MetricsRegistry* metrics = nullptr;
   std::function<bool()> ready;          // /readyz: 200 or 503
   std::function<std::string()> status;  // /statusz: text for people

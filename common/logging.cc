@@ -1,5 +1,6 @@
 #include "common/logging.h"
 
+#include "grpc/support/log.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
 namespace ridge {
@@ -22,6 +23,8 @@ bool InitLogging(absl::string_view program, absl::string_view level) {
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %n: %v", spdlog::pattern_time_type::utc);
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
+  // What matters to an operator comes back as a status and is logged by us, once and in one line.
+  gpr_set_log_function([](gpr_log_func_args* line) { LogDebug("grpc: {}", line->message); });
   return true;
 }
 

@@ -11,7 +11,8 @@
 
 namespace ridge {
 
-// Once, at the top of main. `level` is one of debug, info, warning, error; false for another one.
+// Once, at the top of main; gRPC's own lines become debug lines. `level` is one of debug, info, warning,
+// error; false for another one.
 bool InitLogging(absl::string_view program, absl::string_view level);
 
 template <typename... Args>

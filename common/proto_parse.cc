@@ -66,6 +66,7 @@ std::string Flatten(const grpc::ByteBuffer& bytes) {
 }  // namespace
 
 absl::Status ParseProto(absl::string_view bytes, google::protobuf::Message* message) {
+  // Before the parser, which writes a line to stderr for each invalid string: clients must not fill the log.
   const std::string invalid = FindInvalidText(bytes, *message->GetDescriptor(), 0);
   if (!invalid.empty()) return InvalidField(invalid, "not valid UTF-8");
   if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 namespace ridge {
 namespace {
@@ -44,10 +45,22 @@ Part FirstPart(absl::string_view text) {
   return {Part::kCharacter, size};
 }
 
+// Some bytes at the beginning that are ASCII, a word at a time: most text is.
+size_t AsciiPrefix(absl::string_view text) {
+  size_t size = 0;
+  for (uint64_t word; size + sizeof(word) <= text.size(); size += sizeof(word)) {
+    std::memcpy(&word, text.data() + size, sizeof(word));
+    if ((word & 0x8080808080808080) != 0) break;
+  }
+  return size;
+}
+
 }  // namespace
 
 bool IsValidUtf8(absl::string_view text) {
   while (!text.empty()) {
+    text.remove_prefix(AsciiPrefix(text));
+    if (text.empty()) break;
     const Part part = FirstPart(text);
     if (part.kind != Part::kCharacter) return false;
     text.remove_prefix(part.size);

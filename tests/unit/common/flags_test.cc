@@ -1,0 +1,100 @@
+#include "common/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+ABSL_FLAG(int, test_batch_rows, 8, "rows");
+ABSL_FLAG(bool, test_graphs, true, "graphs");
+ABSL_FLAG(std::string, test_name, "", "name");
+
+namespace ridge {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(NormaliseFlagNamesTest, RewritesNamesAndLeavesTheRest) {
+  EXPECT_THAT(
+      NormaliseFlagNames({"ridge-worker", "--kv-cache-bytes=1-2", "--max-batch", "a-b", "x--y", "-v-w"}),
+      ElementsAre("ridge-worker", "--kv_cache_bytes=1-2", "--max_batch", "a-b", "x--y", "-v-w"));
+}
+
+TEST(NormaliseFlagNamesTest, NegatesTheWayAbseilDoes) {
+  EXPECT_THAT(NormaliseFlagNames({"p", "--no-prefix-cache", "--noprefix-cache"}),
+              ElementsAre("p", "--noprefix_cache", "--noprefix_cache"));
+}
+
+TEST(NormaliseFlagNamesTest, StopsAtALoneDoubleDash) {
+  EXPECT_THAT(NormaliseFlagNames({"p", "--a-b", "--", "--c-d=e-f"}),
+              ElementsAre("p", "--a_b", "--", "--c-d=e-f"));
+}
+
+// ParseFlags is for one call a process, so each case runs in a child. It prints what was parsed and exits
+// with 0.
+void ParseAndPrint(std::vector<std::string> arguments) {
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  const std::vector<std::string> rest =
+      ParseFlags("Tests flags.", static_cast<int>(argv.size()), argv.data());
+  const std::string line = absl::StrCat(absl::GetFlag(FLAGS_test_batch_rows), " ",
+                                        absl::GetFlag(FLAGS_test_graphs) ? "graphs" : "stream", " ",
+                                        absl::GetFlag(FLAGS_test_name), " [", absl::StrJoin(rest, ","), "]");
+  std::fprintf(stderr, "%s\n", line.c_str());
+  std::exit(0);
+}
+
+TEST(ParseFlagsDeathTest, TakesBothSpellingsAndReturnsPositionalArguments) {
+  EXPECT_EXIT(
+      ParseAndPrint({"p", "--test-batch-rows=5", "in-file", "--no-test-graphs", "--test-name", "a-b"}),
+      testing::ExitedWithCode(0), "5 stream a-b \\[in-file\\]");
+  EXPECT_EXIT(ParseAndPrint({"p", "--test_batch_rows", "6", "--", "--test-name=x"}),
+              testing::ExitedWithCode(0), "6 graphs  \\[--test-name=x\\]");
+}
+
+TEST(ParseFlagsDeathTest, UnknownFlagEndsTheProcessAndIsNamed) {
+  EXPECT_EXIT(ParseAndPrint({"p", "--kv-cash=1"}), testing::ExitedWithCode(1), "kv_cash");
+}
+
+TEST(ParseFlagsDeathTest, BadValueEndsTheProcessAndNamesFlagAndValue) {
+  EXPECT_EXIT(ParseAndPrint({"p", "--test-batch-rows=many"}), testing::ExitedWithCode(1),
+              "many.*test_batch_rows");
+}
+
+TEST(ParseFlagsDeathTest, ReadsAFlagFile) {
+  const std::string path = testing::TempDir() + "ridge_flags_test.flags";
+  std::ofstream(path) << "# a comment\n--test_batch_rows=7\n--notest_graphs\n";
+  EXPECT_EXIT(ParseAndPrint({"p", absl::StrCat("--flagfile=", path)}), testing::ExitedWithCode(0),
+              "7 stream  \\[\\]");
+  std::remove(path.c_str());
+}
+
+TEST(ParseBytesTest, ReadsPlainNumbersAndBinaryUnits) {
+  EXPECT_EQ(*ParseBytes("kv_cache_bytes", "0"), 0);
+  EXPECT_EQ(*ParseBytes("kv_cache_bytes", "1000000"), 1'000'000);
+  EXPECT_EQ(*ParseBytes("kv_cache_bytes", "64KiB"), 65'536);
+  EXPECT_EQ(*ParseBytes("kv_cache_bytes", "512MiB"), 536'870'912);
+  EXPECT_EQ(*ParseBytes("kv_cache_bytes", " 2 GiB "), int64_t{2'147'483'648});
+  EXPECT_EQ(*ParseBytes("kv_cache_bytes", "9223372036854775807"), INT64_MAX);
+}
+
+TEST(ParseBytesTest, RefusesAnythingElseAndNamesFlagAndText) {
+  for (const char* text :
+       {"", "GiB", "-1", "1.5GiB", "2GB", "12 apples", "9223372036854775808", "8589934592GiB"}) {
+    const absl::StatusOr<int64_t> bytes = ParseBytes("kv_cache_bytes", text);
+    ASSERT_EQ(bytes.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(bytes.status().message()),
+                HasSubstr(absl::StrCat("--kv_cache_bytes: \"", text, "\"")))
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace ridge

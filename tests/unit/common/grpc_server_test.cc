@@ -1,0 +1,154 @@
+#include "common/grpc_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "ridge/v1/inference.grpc.pb.h"
+
+namespace ridge {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// Tokenize hangs until it is cancelled.
+class HangingService : public v1::Inference::CallbackService {
+ public:
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* /*context*/,
+                                     const v1::TokenizeRequest* /*request*/,
+                                     v1::TokenizeResponse* /*response*/) override {
+    class Hanging : public grpc::ServerUnaryReactor {
+      void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+      void OnDone() override { delete this; }
+    };
+    auto* reactor = new Hanging;
+    called_.Notify();
+    return reactor;
+  }
+
+  absl::Notification called_;
+};
+
+std::shared_ptr<grpc::Channel> Connect(const GrpcServer& server) {
+  return grpc::CreateChannel(absl::StrCat("127.0.0.1:", server.port()), grpc::InsecureChannelCredentials());
+}
+
+std::unique_ptr<GrpcServer> StartServer(const std::vector<grpc::Service*>& services) {
+  return GrpcServer::Start(GrpcServerOptions{}, services).value();
+}
+
+// One request and one answer of the reflection service, as wire bytes: its stubs are not installed.
+std::string Reflect(const GrpcServer& server, const std::string& request) {
+  grpc::GenericStub stub(Connect(server));
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  void* tag;
+  bool ok = false;
+  auto call =
+      stub.PrepareCall(&context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  call->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  grpc::Slice slice(request);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  queue.Next(&tag, &ok);
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  queue.Next(&tag, &ok);
+  EXPECT_TRUE(ok);
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  grpc::Slice flat;
+  EXPECT_TRUE(answer.DumpToSingleSlice(&flat).ok());
+  return std::string(reinterpret_cast<const char*>(flat.begin()), flat.size());
+}
+
+TEST(GrpcServerTest, ServesWhatItWasGiven) {
+  v1::Inference::Service service;
+  const std::unique_ptr<GrpcServer> server = StartServer({&service});
+  EXPECT_GT(server->port(), 0);
+  const auto stub = v1::Inference::NewStub(Connect(*server));
+  grpc::ClientContext context;
+  v1::GetModelResponse response;
+  EXPECT_EQ(stub->GetModel(&context, {}, &response).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST(GrpcServerTest, ReflectionListsTheServicesAndHealth) {
+  v1::Inference::Service service;
+  const std::unique_ptr<GrpcServer> server = StartServer({&service});
+  // ServerReflectionRequest: list_services = 7, file_containing_symbol = 4.
+  EXPECT_THAT(Reflect(*server, "\x3A\x01*"),
+              AllOf(HasSubstr("ridge.v1.Inference"), HasSubstr("grpc.health.v1.Health")));
+  EXPECT_THAT(Reflect(*server, "\x22\x15grpc.health.v1.Health"),
+              AllOf(HasSubstr("HealthCheckRequest"), HasSubstr("ServingStatus")));
+}
+
+TEST(GrpcServerTest, AMessageOverTheLimitIsRefused) {
+  GrpcServerOptions options;
+  options.max_message_bytes = 100;
+  const std::unique_ptr<GrpcServer> server = *GrpcServer::Start(options, {});
+  const auto stub = grpc::health::v1::Health::NewStub(Connect(*server));
+  for (const size_t size : {size_t{90}, size_t{200}}) {
+    grpc::health::v1::HealthCheckRequest request;
+    request.set_service(std::string(size, 'x'));
+    grpc::ClientContext context;
+    grpc::health::v1::HealthCheckResponse response;
+    EXPECT_EQ(stub->Check(&context, request, &response).error_code(),
+              size < 100 ? grpc::StatusCode::NOT_FOUND : grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+}
+
+TEST(GrpcServerTest, ATakenPortIsAnErrorThatNamesFlagAndAddress) {
+  const std::unique_ptr<GrpcServer> first = StartServer({});
+  GrpcServerOptions options;
+  options.listen = absl::StrCat("127.0.0.1:", first->port());
+  options.flag_name = "listen";
+  const absl::Status status = GrpcServer::Start(options, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith(absl::StrCat("--listen: cannot listen on ", options.listen)));
+}
+
+TEST(GrpcServerTest, AnAddressThatIsNoneIsAnError) {
+  GrpcServerOptions options;
+  options.listen = "127.0.0.1:notaport";
+  EXPECT_THAT(std::string(GrpcServer::Start(options, {}).status().message()),
+              StartsWith("--listen: cannot listen on 127.0.0.1:notaport"));
+}
+
+TEST(GrpcServerTest, ShutdownCancelsWhatOutlivesTheGrace) {
+  HangingService service;
+  const std::unique_ptr<GrpcServer> server = StartServer({&service});
+  const auto stub = v1::Inference::NewStub(Connect(*server));
+  grpc::ClientContext context;
+  v1::TokenizeRequest request;
+  v1::TokenizeResponse response;
+  absl::Notification done;
+  grpc::Status status;
+  stub->async()->Tokenize(&context, &request, &response, [&](grpc::Status result) {
+    status = result;
+    done.Notify();
+  });
+  service.called_.WaitForNotification();
+  const absl::Time begin = absl::Now();
+  server->Shutdown(absl::Milliseconds(50));
+  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(50));
+  done.WaitForNotification();
+  EXPECT_FALSE(status.ok());
+}
+
+TEST(GrpcServerTest, ShutdownTwiceIsFine) {
+  const std::unique_ptr<GrpcServer> server = StartServer({});
+  server->Shutdown(absl::Seconds(1));
+  server->Shutdown(absl::ZeroDuration());
+}
+
+}  // namespace
+}  // namespace ridge
