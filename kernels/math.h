@@ -21,13 +21,22 @@ inline constexpr float kLog2E = 1.44269504088896341f;
 inline constexpr float kLn2High = 0.693145751953125f;
 inline constexpr float kLn2Low = 1.42860682030941723e-6f;
 
-// ln(2)^i / i!, i = 1 .. 7.
-inline constexpr float kExp2Terms[] = {
-    0.693147180559945309f,   0.240226506959100712f,    0.0555041086648215800f,   0.00961812910762847716f,
-    0.00133335581464284434f, 0.000154035303933816099f, 0.0000152527338040598403f};
-// 1 / i!, i = 1 .. 7.
-inline constexpr float kExpTerms[] = {1.0f,          0.5f,          1.0f / 6.0f,   1.0f / 24.0f,
-                                      1.0f / 120.0f, 1.0f / 720.0f, 1.0f / 5040.0f};
+// Coefficients of x .. x^7 of a polynomial whose constant is 1. They are values of a function, not constants
+// of a namespace, so that device code can read them too.
+struct Polynomial7 {
+  float terms[7];
+};
+
+// ln(2)^i / i!
+RIDGE_HD constexpr Polynomial7 Exp2Polynomial() {
+  return {{0.693147180559945309f, 0.240226506959100712f, 0.0555041086648215800f, 0.00961812910762847716f,
+           0.00133335581464284434f, 0.000154035303933816099f, 0.0000152527338040598403f}};
+}
+
+// 1 / i!
+RIDGE_HD constexpr Polynomial7 ExpPolynomial() {
+  return {{1.0f, 0.5f, 1.0f / 6.0f, 1.0f / 24.0f, 1.0f / 120.0f, 1.0f / 720.0f, 1.0f / 5040.0f}};
+}
 
 // 2^n for an integral n in [-252, 254], applied in two exact steps so that subnormal results round once.
 RIDGE_HD inline float ScaleByPowerOfTwo(float value, int32_t n) {
@@ -37,9 +46,9 @@ RIDGE_HD inline float ScaleByPowerOfTwo(float value, int32_t n) {
   return value * first * second;
 }
 
-RIDGE_HD inline float Polynomial7(const float* terms, float x) {
-  float sum = terms[6];
-  for (int i = 5; i >= 0; --i) sum = std::fma(sum, x, terms[i]);
+RIDGE_HD inline float Evaluate(const Polynomial7& polynomial, float x) {
+  float sum = polynomial.terms[6];
+  for (int i = 5; i >= 0; --i) sum = std::fma(sum, x, polynomial.terms[i]);
   return std::fma(sum, x, 1.0f);
 }
 
@@ -47,7 +56,7 @@ RIDGE_HD inline float Polynomial7(const float* terms, float x) {
 RIDGE_HD inline float Exp2(float x) {
   x = std::fmin(std::fmax(x, -160.0f), 130.0f);
   const float n = std::nearbyint(x);
-  return ScaleByPowerOfTwo(Polynomial7(kExp2Terms, x - n), static_cast<int32_t>(n));
+  return ScaleByPowerOfTwo(Evaluate(Exp2Polynomial(), x - n), static_cast<int32_t>(n));
 }
 
 // e^x, with the same limits.
@@ -55,7 +64,7 @@ RIDGE_HD inline float Exp(float x) {
   x = std::fmin(std::fmax(x, -110.0f), 90.0f);
   const float n = std::nearbyint(x * kLog2E);
   const float rest = std::fma(-n, kLn2Low, std::fma(-n, kLn2High, x));
-  return ScaleByPowerOfTwo(Polynomial7(kExpTerms, rest), static_cast<int32_t>(n));
+  return ScaleByPowerOfTwo(Evaluate(ExpPolynomial(), rest), static_cast<int32_t>(n));
 }
 
 // 2 atanh(s) for |s| <= 0.18, by its series.

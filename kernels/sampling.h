@@ -1,16 +1,18 @@
 // How the next token follows from a row of logits. The definition is exact, so that every device draws the
-// same token.
+// same token. All arithmetic is in fp32, exp and ln are those of kernels/math.h.
 //
-// temperature 0: the arg max (value, lowest id). Otherwise, with x = logit / temperature:
+// temperature 0: the arg max (value, lowest id); so too where the largest logit / temperature overflows.
+// Otherwise, with x = logit / temperature:
 //   1. min_p keeps ids with x >= max x + ln(min_p);
 //   2. top_k keeps the k largest (logit, lowest id);
-//   3. top_p: each kept id weighs floor(e^(x - max x) * 2^40); in descending order (logit, lowest id) ids are
-//   kept while the
-//      weight before them is less than floor(top_p * total weight), in double precision; the first one always
-//      is;
-//   4. the token is the arg max (value, lowest id) of x + noise over the kept ids, with Gumbel noise that
-//   depends on (seed,
-//      position, choice, id) alone: the Gumbel trick samples the softmax of x exactly.
+//   3. top_p: each kept id weighs floor(e^(x - max x) * 2^40), an integer. In descending order (logit, lowest
+//      id) an id is kept while the weight before it is less than floor(top_p * total weight), a product in
+//      double precision; the first one always is;
+//   4. the token is the arg max (value, lowest id) of x + noise over the kept ids. The noise depends on
+//   (seed,
+//      position, choice, id) alone and has the Gumbel distribution: this samples the softmax of x.
+//
+// Pure functions; a logit may be minus infinity (never drawn while another is finite), not NaN.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +36,9 @@ struct SamplerSettings {
 enum class DrawPurpose : uint32_t { kToken = 0 };
 
 // Gumbel noise of one id: -ln(-ln(1 - v)), v = (word + 1/2) / 2^32, where the word is number id % 4 of
-// Philox(key = seed, counter = (id / 4, position, choice, purpose)). Near v = 1 the inner logarithm is taken
-// of 1 - v, which is exact.
+// Philox(key = seed, counter = (id / 4, position, choice, purpose)). The inner logarithm is taken by the
+// series in v below 1/4, and above it of 1 - v, which is formed from the complement of the word: neither end
+// loses digits, and v is never 0 or 1.
 RIDGE_HD inline float GumbelFromWord(uint32_t word) {
   const float v = (static_cast<float>(word) + 0.5f) * 0x1p-32f;
   const float w = (static_cast<float>(~word) + 0.5f) * 0x1p-32f;  // 1 - v
@@ -43,7 +46,7 @@ RIDGE_HD inline float GumbelFromWord(uint32_t word) {
   return -Log(exponential);
 }
 
-// No noise is larger: that of word 0.
+// No noise is larger (word 0 has the largest).
 inline constexpr float kMaxGumbel = 22.9f;
 
 // `position` is that of the token to sample. `scratch` is working memory that is reused from call to call.

@@ -4,7 +4,8 @@
 // Row r stands at position first_position + r and sees keys 0 .. its own. For each query head, with c =
 // log2(e) / sqrt(d) and S = q . k (virtual lanes over d, contract):
 //   keys are cut into chunks of 256 from position 0; each chunk starts fresh with m = -inf, l = 0, O = 0;
-//   per tile of 64 keys: m' = max(m, max S); alpha = 2^fma(m, c, -(m' c)); l *= alpha; O *= alpha;
+//   per tile of 64 keys: m' = max(m, max S);
+//     where m' > m: alpha = 2^fma(m, c, -(m' c)), l *= alpha, O *= alpha; elsewhere neither is touched;
 //     P = fp16(2^fma(S, c, -(m' c))); then in ascending key order l += P and O = fma(P, v, O);
 //   chunks are folded in ascending order: M' = max(M, m); a = 2^fma(M, c, -(M' c)), b = 2^fma(m, c, -(M' c));
 //     L = fma(L, a, l b); A = fma(A, a, O b);
@@ -26,8 +27,8 @@ inline constexpr int32_t kKvBlockTokens = 16;
 inline constexpr int32_t kMaxAttentionRows = 16;
 
 struct AttentionArgs {
-  const float*
-      q;       // row r, query head g of the group at q[r * row_stride + g * head_dim]; values that fp16 holds
+  // Row r, query head g of the group at q[r * row_stride + g * head_dim]; values that fp16 holds.
+  const float* q;
   float* out;  // the same layout
   int64_t row_stride;
   int32_t num_rows;  // <= kMaxAttentionRows

@@ -113,13 +113,30 @@ void FromHalfTarget(const Half* from, int64_t size, float* to) {
       [&](int64_t i) { to[i] = HalfToFloat(from[i]); });
 }
 
+float RowMaxTarget(const float* x, int64_t size) {
+  FloatVec max_vec = hn::Set(kFloat, x[0]);
+  float max = x[0];
+  ForEach(
+      size, [&](int64_t i) { max_vec = hn::Max(hn::LoadU(kFloat, x + i), max_vec); },
+      [&](int64_t i) { max = std::max(max, x[i]); });
+  return std::max(max, hn::GetLane(hn::MaxOfLanes(kFloat, max_vec)));
+}
+
+void ExpRowTarget(const float* x, float offset, int64_t size, float* out) {
+  ForEach(
+      size,
+      [&](int64_t i) {
+        hn::StoreU(ExpVec(hn::Sub(hn::LoadU(kFloat, x + i), hn::Set(kFloat, offset))), kFloat, out + i);
+      },
+      [&](int64_t i) { out[i] = Exp(x[i] - offset); });
+}
+
 float LogSumExpTarget(const float* logits, int64_t size) {
   float max = -INFINITY, sum = 0.0f;
   for (int64_t begin = 0; begin < size; begin += kVocabularySlice) {
     const float* slice = logits + begin;
     const int64_t length = std::min<int64_t>(kVocabularySlice, size - begin);
-    float slice_max = slice[0];
-    for (int64_t i = 1; i < length; ++i) slice_max = std::max(slice_max, slice[i]);
+    const float slice_max = RowMaxTarget(slice, length);
     const FloatVec slice_max_vec = hn::Set(kFloat, slice_max);
     const float slice_sum = SumVirtualLanes(
         length,
@@ -146,6 +163,8 @@ HWY_EXPORT(RoundRowTarget);
 HWY_EXPORT(SwiGluTarget);
 HWY_EXPORT(ToHalfTarget);
 HWY_EXPORT(FromHalfTarget);
+HWY_EXPORT(RowMaxTarget);
+HWY_EXPORT(ExpRowTarget);
 HWY_EXPORT(LogSumExpTarget);
 
 void RmsNorm(const float* x, const float* weight, float eps, int64_t size, float* out, int64_t* saturations) {
@@ -170,6 +189,14 @@ void ToHalf(const float* from, int64_t size, Half* to) {
 
 void FromHalf(const Half* from, int64_t size, float* to) {
   HWY_DYNAMIC_DISPATCH(FromHalfTarget)(from, size, to);
+}
+
+float RowMax(const float* x, int64_t size) {
+  return HWY_DYNAMIC_DISPATCH(RowMaxTarget)(x, size);
+}
+
+void ExpRow(const float* x, float offset, int64_t size, float* out) {
+  HWY_DYNAMIC_DISPATCH(ExpRowTarget)(x, offset, size, out);
 }
 
 float LogSumExp(const float* logits, int64_t size) {

@@ -27,6 +27,12 @@ void SwiGlu(const float* gate, const float* up, int64_t size, float* out, int64_
 void ToHalf(const float* from, int64_t size, Half* to);
 void FromHalf(const Half* from, int64_t size, float* to);
 
+// The largest of `size` >= 1 values.
+float RowMax(const float* x, int64_t size);
+
+// out[i] = e^(x[i] - offset).
+void ExpRow(const float* x, float offset, int64_t size, float* out);
+
 // ln of the sum of e^x over a row of logits: per slice of 256 ids the maximum m and s = sum of e^(x - m) in
 // virtual lanes; slices are folded in ascending order.
 float LogSumExp(const float* logits, int64_t size);

@@ -79,22 +79,33 @@ HWY_INLINE void RunTile(const MatmulArgs& args, int64_t row, int64_t panel, cons
   Finish(args, row, kRows, panel, kNumPanels, sums);
 }
 
-// The rows [row, m) of one panel, at most kTileRows.
+// All rows of one panel, in tiles of nearly the same height.
 template <class Weight>
-HWY_INLINE void RunRows(const MatmulArgs& args, int64_t row, int64_t rows, int64_t panel, const Weight* w) {
-  switch (rows) {
-    case 1:
-      return RunTile<1, 1>(args, row, panel, w);
-    case 2:
-      return RunTile<2, 1>(args, row, panel, w);
-    case 3:
-      return RunTile<3, 1>(args, row, panel, w);
-    case 4:
-      return RunTile<4, 1>(args, row, panel, w);
-    case 5:
-      return RunTile<5, 1>(args, row, panel, w);
-    default:
-      return RunTile<kTileRows, 1>(args, row, panel, w);
+HWY_INLINE void RunRows(const MatmulArgs& args, int64_t panel, const Weight* w) {
+  for (int64_t row = 0; row < args.m;) {
+    const int64_t left = args.m - row;
+    const int64_t tiles = (left + kTileRows - 1) / kTileRows;
+    const int64_t rows = (left + tiles - 1) / tiles;
+    switch (rows) {
+      case 1:
+        RunTile<1, 1>(args, row, panel, w);
+        break;
+      case 2:
+        RunTile<2, 1>(args, row, panel, w);
+        break;
+      case 3:
+        RunTile<3, 1>(args, row, panel, w);
+        break;
+      case 4:
+        RunTile<4, 1>(args, row, panel, w);
+        break;
+      case 5:
+        RunTile<5, 1>(args, row, panel, w);
+        break;
+      default:
+        RunTile<kTileRows, 1>(args, row, panel, w);
+    }
+    row += rows;
   }
 }
 
@@ -109,11 +120,7 @@ void MatmulFewRows(const MatmulArgs& args, int64_t panel, int64_t panel_end) {
   } else if (args.m == 3) {
     for (; panel + 2 <= panel_end; panel += 2) RunTile<3, 2>(args, 0, panel, args.w + panel * panel_size);
   }
-  for (; panel < panel_end; ++panel) {
-    for (int64_t row = 0; row < args.m; row += kTileRows) {
-      RunRows(args, row, std::min<int64_t>(kTileRows, args.m - row), panel, args.w + panel * panel_size);
-    }
-  }
+  for (; panel < panel_end; ++panel) RunRows(args, panel, args.w + panel * panel_size);
 }
 
 // Many rows: a panel is converted once.
@@ -123,9 +130,7 @@ void MatmulManyRows(const MatmulArgs& args, int64_t panel, int64_t panel_end, st
   for (; panel < panel_end; ++panel) {
     const Half* w = args.w + panel * panel_size;
     for (int64_t i = 0; i < panel_size; i += kLanes) hn::StoreU(LoadHalf(w + i), kFloat, scratch->data() + i);
-    for (int64_t row = 0; row < args.m; row += kTileRows) {
-      RunRows(args, row, std::min<int64_t>(kTileRows, args.m - row), panel, scratch->data());
-    }
+    RunRows(args, panel, scratch->data());
   }
 }
 

@@ -52,19 +52,33 @@ HWY_INLINE void StoreHalf(FloatVec value, Half* to) {
   hn::StoreU(hn::DemoteTo(kHalf, value), kHalf, reinterpret_cast<hwy::float16_t*>(to));
 }
 
-// The sum of a virtual vector's lanes in the contract's order.
-HWY_INLINE float SumLanes(const FloatVec (&parts)[kParts]) {
-  HWY_ALIGN float lanes[kVirtualLanes];
-  for (int part = 0; part < kParts; ++part) hn::Store(parts[part], kFloat, lanes + part * kLanes);
-  for (int width = kVirtualLanes / 2; width >= 1; width /= 2) {
-    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+// The sum of a register's lanes by halves: (i, i + n / 2), then the same of what is left.
+template <class Tag>
+HWY_INLINE float SumByHalves([[maybe_unused]] Tag tag, hn::Vec<Tag> lanes) {
+#if HWY_TARGET != HWY_SCALAR  // which has one lane, and not these operations
+  if constexpr (hn::MaxLanes(tag) > 4) {
+    const hn::Half<Tag> half;
+    return SumByHalves(half, hn::Add(hn::LowerHalf(half, lanes), hn::UpperHalf(half, lanes)));
   }
-  return lanes[0];
+  lanes = hn::Add(lanes, hn::Shuffle1032(lanes));
+  lanes = hn::Add(lanes, hn::Shuffle2301(lanes));
+#endif
+  return hn::GetLane(lanes);
 }
 
-HWY_INLINE FloatVec PolynomialVec7(const float* terms, FloatVec x) {
-  FloatVec sum = hn::Set(kFloat, terms[6]);
-  for (int i = 5; i >= 0; --i) sum = hn::MulAdd(sum, x, hn::Set(kFloat, terms[i]));
+// The sum of a virtual vector's lanes in the contract's order.
+HWY_INLINE float SumLanes(const FloatVec (&parts)[kParts]) {
+  FloatVec sums[kParts];
+  for (int part = 0; part < kParts; ++part) sums[part] = parts[part];
+  for (int width = kParts / 2; width >= 1; width /= 2) {
+    for (int part = 0; part < width; ++part) sums[part] = hn::Add(sums[part], sums[part + width]);
+  }
+  return SumByHalves(kFloat, sums[0]);
+}
+
+HWY_INLINE FloatVec EvaluateVec(const Polynomial7& polynomial, FloatVec x) {
+  FloatVec sum = hn::Set(kFloat, polynomial.terms[6]);
+  for (int i = 5; i >= 0; --i) sum = hn::MulAdd(sum, x, hn::Set(kFloat, polynomial.terms[i]));
   return hn::MulAdd(sum, x, hn::Set(kFloat, 1.0f));
 }
 
@@ -82,7 +96,7 @@ HWY_INLINE FloatVec ScaleVecByPowerOfTwo(FloatVec value, FloatVec n) {
 HWY_INLINE FloatVec Exp2Vec(FloatVec x) {
   x = hn::Min(hn::Max(x, hn::Set(kFloat, -160.0f)), hn::Set(kFloat, 130.0f));
   const FloatVec n = hn::Round(x);
-  return ScaleVecByPowerOfTwo(PolynomialVec7(kExp2Terms, hn::Sub(x, n)), n);
+  return ScaleVecByPowerOfTwo(EvaluateVec(Exp2Polynomial(), hn::Sub(x, n)), n);
 }
 
 HWY_INLINE FloatVec ExpVec(FloatVec x) {
@@ -90,7 +104,7 @@ HWY_INLINE FloatVec ExpVec(FloatVec x) {
   const FloatVec n = hn::Round(hn::Mul(x, hn::Set(kFloat, kLog2E)));
   const FloatVec rest =
       hn::NegMulAdd(n, hn::Set(kFloat, kLn2Low), hn::NegMulAdd(n, hn::Set(kFloat, kLn2High), x));
-  return ScaleVecByPowerOfTwo(PolynomialVec7(kExpTerms, rest), n);
+  return ScaleVecByPowerOfTwo(EvaluateVec(ExpPolynomial(), rest), n);
 }
 
 }  // namespace ridge::kernels::cpu::HWY_NAMESPACE

@@ -1,5 +1,6 @@
 #include "kernels/sampling.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
@@ -8,6 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/target.h"
+#include "kernels/reference/sampling.h"
 
 namespace ridge::kernels {
 namespace {
@@ -63,6 +66,40 @@ TEST(SampleToken, FollowsTheSoftmax) {
     }
     EXPECT_LT(chi_square, 44.3) << "temperature " << temperature;
   }
+}
+
+// What is skipped and not sorted must not show: the plain sampler draws the same token, whatever the shape of
+// the distribution, the filters and the ties.
+TEST(SampleToken, DrawsThePlainSamplersToken) {
+  if (cpu::TargetName().empty()) GTEST_SKIP() << "this machine cannot run the CPU kernels";
+  std::mt19937 random(11);
+  const auto pick = [&](std::vector<float> values) { return values[random() % values.size()]; };
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<float> logits(pick({1, 2, 7, 100, 1000}));
+    const float scale = pick({0.01f, 1, 4, 40});
+    const bool ties = random() % 2 == 0;
+    for (float& logit : logits) {
+      logit = std::normal_distribution<float>(0, scale)(random);
+      if (ties) logit = std::round(logit);
+      if (random() % 50 == 0) logit = -INFINITY;
+    }
+    const SamplerSettings settings{.temperature = pick({0, 0.1f, 0.7f, 1, 2}),
+                                   .top_p = pick({1, 1, 0.0f, 0.3f, 0.9f, 0.999f}),
+                                   .top_k = static_cast<int32_t>(pick({0, 0, 1, 5, 50, 2000})),
+                                   .min_p = pick({0, 0, 0.02f, 0.5f, 1}),
+                                   .seed = random() * uint64_t{0x100000001},
+                                   .choice = static_cast<uint32_t>(random() % 3)};
+    const uint32_t position = random();
+    if (*std::max_element(logits.begin(), logits.end()) == -INFINITY) continue;
+    ASSERT_EQ(SampleToken(logits, settings, position, &scratch),
+              reference::SampleToken(logits, settings, position))
+        << "round " << round;
+  }
+}
+
+TEST(SampleToken, TakesTheArgMaxWhereTheTemperatureOverflowsLogits) {
+  EXPECT_EQ(SampleToken(std::vector<float>{1, 5, 3}, {.temperature = 1e-39f}, 7, &scratch), 1);
+  EXPECT_EQ(SampleToken(std::vector<float>{-7, -5, -9}, {.temperature = 1e-39f}, 7, &scratch), 1);
 }
 
 TEST(SampleToken, TopKKeepsTheLargestTiesToTheLowestId) {
