@@ -1,0 +1,152 @@
+#include "worker/text/gguf_tokenizer.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/text/byte_alphabet.h"
+
+namespace ridge::worker {
+namespace {
+
+// White space as Unicode defines it; PCRE2's \s adds a character to it.
+#define RIDGE_SPACE "\\p{Z}\\t-\\r\\x{85}"
+
+// GPT-2's cut: contractions, words, numbers and other runs with a leading space, then white space.
+constexpr char kGpt2Pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" RIDGE_SPACE
+                                "\\p{L}\\p{N}]+|[" RIDGE_SPACE "]+(?![^" RIDGE_SPACE "])|[" RIDGE_SPACE "]+";
+constexpr char kSingleDigitPattern[] = "\\p{N}";
+
+#undef RIDGE_SPACE
+
+absl::Status KeyError(const GgufFile& file, absl::string_view key, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", key, ": ", what));
+}
+
+// llama.cpp's numbering of token types.
+enum : int64_t {
+  kGgufNormal = 1,
+  kGgufUnknown = 2,
+  kGgufControl = 3,
+  kGgufUserDefined = 4,
+  kGgufUnused = 5,
+  kGgufByte = 6
+};
+
+absl::StatusOr<std::vector<std::string>> SplitPatterns(const GgufFile& file) {
+  constexpr char kKey[] = "tokenizer.ggml.pre";
+  absl::StatusOr<absl::string_view> name = file.GetString(kKey);
+  if (!name.ok()) return name.status();
+  if (*name == "smollm") return std::vector<std::string>{kSingleDigitPattern, kGpt2Pattern};
+  if (*name == "gpt-2") return std::vector<std::string>{kGpt2Pattern};
+  return absl::UnimplementedError(
+      absl::StrCat(file.path(), ": ", kKey, ": pre-tokenizer \"", *name, "\" is not supported"));
+}
+
+absl::Status ReadTokens(const GgufFile& file, TokenizerSpec* spec) {
+  constexpr char kTokens[] = "tokenizer.ggml.tokens", kTypes[] = "tokenizer.ggml.token_type";
+  absl::StatusOr<std::vector<absl::string_view>> tokens = file.GetStringArray(kTokens);
+  if (!tokens.ok()) return tokens.status();
+  absl::StatusOr<std::vector<int64_t>> types = file.GetIntArray(kTypes);
+  if (!types.ok()) return types.status();
+  if (types->size() != tokens->size()) {
+    return KeyError(file, kTypes, absl::StrCat(types->size(), " types for ", tokens->size(), " tokens"));
+  }
+  spec->tokens.resize(tokens->size());
+  for (size_t id = 0; id < tokens->size(); ++id) {
+    TokenizerSpec::Token& token = spec->tokens[id];
+    const absl::string_view text = (*tokens)[id];
+    switch ((*types)[id]) {
+      case kGgufControl:
+        token = {std::string(text), TokenKind::kSpecial};
+        break;
+      case kGgufUserDefined:
+        token = {std::string(text), TokenKind::kAdded};
+        break;
+      case kGgufUnused:
+      case kGgufUnknown:
+        token = {std::string(text), TokenKind::kUnused};
+        break;
+      case kGgufNormal: {
+        absl::StatusOr<std::string> bytes = BytesFromPrintable(text);
+        if (!bytes.ok()) return KeyError(file, absl::StrCat(kTokens, "[", id, "]"), bytes.status().message());
+        token = {*std::move(bytes), TokenKind::kNormal};
+        break;
+      }
+      default:
+        return KeyError(file, absl::StrCat(kTypes, "[", id, "]"),
+                        absl::StrCat("unknown type ", (*types)[id]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMerges(const GgufFile& file, TokenizerSpec* spec) {
+  constexpr char kMerges[] = "tokenizer.ggml.merges";
+  absl::StatusOr<std::vector<absl::string_view>> merges = file.GetStringArray(kMerges);
+  if (!merges.ok()) return merges.status();
+  spec->merges.reserve(merges->size());
+  for (size_t i = 0; i < merges->size(); ++i) {
+    const absl::string_view merge = (*merges)[i];
+    const size_t space = merge.find(' ');
+    absl::StatusOr<std::string> left = BytesFromPrintable(merge.substr(0, space));
+    absl::StatusOr<std::string> right =
+        BytesFromPrintable(space == merge.npos ? absl::string_view() : merge.substr(space + 1));
+    if (!left.ok() || !right.ok() || left->empty() || right->empty()) {
+      return KeyError(file, absl::StrCat(kMerges, "[", i, "]"), "not two byte-level pieces");
+    }
+    spec->merges.emplace_back(*std::move(left), *std::move(right));
+  }
+  return absl::OkStatus();
+}
+
+// Optional keys: false where the key is missing.
+absl::Status ReadId(const GgufFile& file, absl::string_view key, size_t num_tokens, TokenId* id) {
+  if (!file.Has(key)) return absl::OkStatus();
+  absl::StatusOr<int64_t> value = file.GetInt(key);
+  if (!value.ok()) return value.status();
+  if (*value < 0 || *value >= static_cast<int64_t>(num_tokens)) {
+    return KeyError(file, key, absl::StrCat(*value, " is not one of the ", num_tokens, " tokens"));
+  }
+  *id = static_cast<TokenId>(*value);
+  return absl::OkStatus();
+}
+
+absl::Status ReadFlag(const GgufFile& file, absl::string_view key, bool* flag) {
+  if (!file.Has(key)) return absl::OkStatus();
+  absl::StatusOr<bool> value = file.GetBool(key);
+  if (!value.ok()) return value.status();
+  *flag = *value;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerSpec> TokenizerSpecFromGguf(const GgufFile& file) {
+  constexpr char kModel[] = "tokenizer.ggml.model", kTemplate[] = "tokenizer.chat_template";
+  absl::StatusOr<absl::string_view> model = file.GetString(kModel);
+  if (!model.ok()) return model.status();
+  if (*model != "gpt2") {
+    return absl::UnimplementedError(absl::StrCat(file.path(), ": ", kModel, ": \"", *model,
+                                                 "\" is not supported, only byte-level BPE (\"gpt2\")"));
+  }
+  TokenizerSpec spec;
+  absl::StatusOr<std::vector<std::string>> patterns = SplitPatterns(file);
+  if (!patterns.ok()) return patterns.status();
+  spec.split_patterns = *std::move(patterns);
+  absl::Status status = ReadTokens(file, &spec);
+  if (status.ok()) status = ReadMerges(file, &spec);
+  if (status.ok()) status = ReadId(file, "tokenizer.ggml.bos_token_id", spec.tokens.size(), &spec.bos_id);
+  if (status.ok()) status = ReadId(file, "tokenizer.ggml.eos_token_id", spec.tokens.size(), &spec.eos_id);
+  if (status.ok()) status = ReadFlag(file, "tokenizer.ggml.add_bos_token", &spec.add_bos);
+  if (status.ok()) status = ReadFlag(file, "tokenizer.ggml.add_eos_token", &spec.add_eos);
+  if (!status.ok()) return status;
+  if (file.Has(kTemplate)) {
+    absl::StatusOr<absl::string_view> text = file.GetString(kTemplate);
+    if (!text.ok()) return text.status();
+    spec.chat_template = std::string(*text);
+  }
+  return spec;
+}
+
+}  // namespace ridge::worker

@@ -1,0 +1,233 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "worker/text/tokenizer.h"
+
+#include <pcre2.h>
+
+#include <algorithm>
+#include <queue>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/utf8.h"
+
+namespace ridge::worker {
+namespace {
+
+// More work than this on one match means a pattern that does not suit the text.
+constexpr uint32_t kMatchLimit = 10'000'000;
+
+uint64_t PairKey(TokenId left, TokenId right) {
+  return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+}
+
+}  // namespace
+
+// A compiled regular expression.
+class Tokenizer::Pattern {
+ public:
+  static absl::StatusOr<std::unique_ptr<Pattern>> Compile(const std::string& source) {
+    auto pattern = std::make_unique<Pattern>();
+    int error = 0;
+    size_t offset = 0;
+    pattern->code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
+                                       PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
+    if (pattern->code_ == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("split pattern \"", source, "\": error at ", offset));
+    }
+    // Without a compiler for this machine the interpreter runs.
+    pcre2_jit_compile(pattern->code_.get(), PCRE2_JIT_COMPLETE);
+    pattern->limits_.reset(pcre2_match_context_create(nullptr));
+    pcre2_set_match_limit(pattern->limits_.get(), kMatchLimit);
+    return pattern;
+  }
+
+  // Calls take(piece) for each match and each gap between matches, in order.
+  template <class Take>
+  absl::Status Split(absl::string_view text, const Take& take) const {
+    const std::unique_ptr<pcre2_match_data, FreeMatch> match(
+        pcre2_match_data_create_from_pattern(code_.get(), nullptr));
+    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    size_t begin = 0;
+    while (begin < text.size()) {
+      const int found = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, match.get(),
+                                    limits_.get());
+      if (found == PCRE2_ERROR_NOMATCH) break;
+      if (found < 0) return absl::InvalidArgumentError("the text is too hard to split");
+      const size_t* range = pcre2_get_ovector_pointer(match.get());
+      if (range[1] == range[0]) break;  // no pattern of ours matches nothing
+      absl::Status status = range[0] > begin ? take(text.substr(begin, range[0] - begin)) : absl::OkStatus();
+      if (status.ok()) status = take(text.substr(range[0], range[1] - range[0]));
+      if (!status.ok()) return status;
+      begin = range[1];
+    }
+    return begin < text.size() ? take(text.substr(begin)) : absl::OkStatus();
+  }
+
+ private:
+  struct FreeCode {
+    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+  };
+  struct FreeLimits {
+    void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+  };
+  struct FreeMatch {
+    void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+  };
+
+  std::unique_ptr<pcre2_code, FreeCode> code_;
+  std::unique_ptr<pcre2_match_context, FreeLimits> limits_;
+};
+
+Tokenizer::Tokenizer(TokenizerSpec spec) : spec_(std::move(spec)) {
+  byte_ids_.fill(-1);
+}
+
+Tokenizer::~Tokenizer() = default;
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerSpec spec) {
+  auto tokenizer = std::unique_ptr<Tokenizer>(new Tokenizer(std::move(spec)));
+  absl::Status status = tokenizer->Build();
+  if (!status.ok()) return status;
+  return tokenizer;
+}
+
+absl::Status Tokenizer::Build() {
+  for (const std::string& source : spec_.split_patterns) {
+    absl::StatusOr<std::unique_ptr<Pattern>> pattern = Pattern::Compile(source);
+    if (!pattern.ok()) return pattern.status();
+    patterns_.push_back(*std::move(pattern));
+  }
+
+  absl::flat_hash_map<absl::string_view, TokenId> ids;
+  for (TokenId id = 0; id < vocab_size(); ++id) {
+    const TokenizerSpec::Token& token = spec_.tokens[id];
+    if (token.bytes.empty()) continue;
+    if (token.kind == TokenKind::kNormal) {
+      ids.emplace(token.bytes, id);
+      if (token.bytes.size() == 1) byte_ids_[static_cast<uint8_t>(token.bytes[0])] = id;
+    } else if (token.kind != TokenKind::kUnused) {
+      added_ids_[static_cast<uint8_t>(token.bytes[0])].push_back(id);
+    }
+  }
+  for (std::vector<TokenId>& added : added_ids_) {
+    std::stable_sort(added.begin(), added.end(), [&](TokenId a, TokenId b) {
+      return spec_.tokens[a].bytes.size() > spec_.tokens[b].bytes.size();
+    });
+  }
+
+  for (size_t rank = 0; rank < spec_.merges.size(); ++rank) {
+    const auto& [left, right] = spec_.merges[rank];
+    const auto left_id = ids.find(left), right_id = ids.find(right), merged_id = ids.find(left + right);
+    if (left_id == ids.end() || right_id == ids.end() || merged_id == ids.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("merge ", rank, " uses a piece that is not in the vocabulary"));
+    }
+    merges_.emplace(PairKey(left_id->second, right_id->second),
+                    Merge{static_cast<int32_t>(rank), merged_id->second});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(absl::string_view text, EncodeOptions options) const {
+  if (!IsValidUtf8(text)) return absl::InvalidArgumentError("not valid UTF-8");
+  std::vector<TokenId> ids;
+  if (options.add_special_tokens && spec_.add_bos && spec_.bos_id >= 0) ids.push_back(spec_.bos_id);
+  size_t begin = 0;  // of the plain text that was not encoded yet
+  for (size_t i = 0; i < text.size();) {
+    const TokenId added = MatchAdded(text.substr(i), options.parse_special);
+    if (added < 0) {
+      ++i;
+      continue;
+    }
+    absl::Status status = EncodePlain(text.substr(begin, i - begin), 0, &ids);
+    if (!status.ok()) return status;
+    ids.push_back(added);
+    begin = i += spec_.tokens[added].bytes.size();
+  }
+  absl::Status status = EncodePlain(text.substr(begin), 0, &ids);
+  if (!status.ok()) return status;
+  if (options.add_special_tokens && spec_.add_eos && spec_.eos_id >= 0) ids.push_back(spec_.eos_id);
+  return ids;
+}
+
+TokenId Tokenizer::MatchAdded(absl::string_view text, bool parse_special) const {
+  for (TokenId id : added_ids_[static_cast<uint8_t>(text[0])]) {
+    const TokenizerSpec::Token& token = spec_.tokens[id];
+    if (token.kind == TokenKind::kSpecial && !parse_special) continue;
+    if (text.substr(0, token.bytes.size()) == token.bytes) return id;
+  }
+  return -1;
+}
+
+absl::Status Tokenizer::EncodePlain(absl::string_view text, size_t pattern, std::vector<TokenId>* ids) const {
+  if (text.empty()) return absl::OkStatus();
+  if (pattern == patterns_.size()) {
+    EncodeWord(text, ids);
+    return absl::OkStatus();
+  }
+  return patterns_[pattern]->Split(
+      text, [&](absl::string_view piece) { return EncodePlain(piece, pattern + 1, ids); });
+}
+
+void Tokenizer::EncodeWord(absl::string_view word, std::vector<TokenId>* ids) const {
+  // Symbols are a linked list over an array; a merge keeps the left one and unlinks the right one.
+  struct Symbol {
+    TokenId id;
+    int32_t previous;
+    int32_t next;
+  };
+  struct Candidate {
+    int32_t rank;
+    int32_t left;  // symbols
+    TokenId left_id, right_id, merged;
+    bool operator>(const Candidate& other) const {
+      return rank > other.rank || (rank == other.rank && left > other.left);
+    }
+  };
+  std::vector<Symbol> symbols;
+  symbols.reserve(word.size());
+  for (char byte : word) {
+    const TokenId id = byte_ids_[static_cast<uint8_t>(byte)];
+    const auto index = static_cast<int32_t>(symbols.size());
+    if (id >= 0) symbols.push_back({id, index - 1, index + 1});
+  }
+  if (symbols.empty()) return;
+  symbols.back().next = -1;
+
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
+  const auto consider = [&](int32_t left) {
+    if (left < 0 || symbols[left].next < 0) return;
+    const TokenId left_id = symbols[left].id, right_id = symbols[symbols[left].next].id;
+    const auto merge = merges_.find(PairKey(left_id, right_id));
+    if (merge != merges_.end()) {
+      candidates.push({merge->second.rank, left, left_id, right_id, merge->second.merged});
+    }
+  };
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) consider(static_cast<int32_t>(i));
+  while (!candidates.empty()) {
+    const Candidate candidate = candidates.top();
+    candidates.pop();
+    Symbol& left = symbols[candidate.left];
+    // Stale where a merge has changed either side meanwhile; an unlinked symbol has id -1.
+    if (left.id != candidate.left_id || left.next < 0 || symbols[left.next].id != candidate.right_id)
+      continue;
+    Symbol& right = symbols[left.next];
+    left.id = candidate.merged;
+    left.next = right.next;
+    right.id = -1;
+    if (left.next >= 0) symbols[left.next].previous = candidate.left;
+    consider(left.previous);
+    consider(candidate.left);
+  }
+  for (int32_t i = 0; i >= 0; i = symbols[i].next) ids->push_back(symbols[i].id);
+}
+
+std::string Tokenizer::Decode(absl::Span<const TokenId> ids, bool skip_special) const {
+  std::string bytes;
+  for (TokenId id : ids) {
+    if (!skip_special || !IsSpecial(id)) absl::StrAppend(&bytes, TokenBytes(id));
+  }
+  return bytes;
+}
+
+}  // namespace ridge::worker
