@@ -1,0 +1,81 @@
+// One streaming call: from raw request bytes to the last message. Serves Inference.Generate and
+// Worker.Execute, which differ in their envelopes.
+//
+// Threads: gRPC's callbacks, the task thread and the output thread meet here under one mutex. At most one
+// write is in flight; what arrives meanwhile is merged into the next message. Ownership: the call lives until
+// gRPC is done with it and its sequence has ended.
+#pragma once
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/clock.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "worker/decision/sequence.h"
+#include "worker/loop/engine.h"
+#include "worker/service/request.h"
+#include "worker/service/response_builder.h"
+#include "worker/service/task_thread.h"
+
+namespace ridge::worker {
+
+// What every call needs; outlives all calls.
+struct CallEnvironment {
+  const ServedModel* model;
+  Engine* engine;
+  TaskThread* tasks;
+  Clock* clock;
+};
+
+class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                     public TokenSink,
+                     public std::enable_shared_from_this<GenerateCall> {
+ public:
+  enum class Envelope { kGenerate, kExecute };
+
+  // Begins a call; the result belongs to gRPC until OnDone.
+  static GenerateCall* Start(const CallEnvironment& environment, Envelope envelope,
+                             grpc::CallbackServerContext* context, const grpc::ByteBuffer& request);
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  bool OnToken(const TokenEvent& token) override;
+  void OnEnd(const Outcome& outcome) override;
+
+ private:
+  GenerateCall(const CallEnvironment& environment, Envelope envelope, grpc::CallbackServerContext* context);
+
+  // On the task thread.
+  void Prepare(const grpc::ByteBuffer& request);
+  absl::StatusOr<ResolvedCall> ParseAndResolve(const grpc::ByteBuffer& request,
+                                               std::string* internal_id) const;
+  void Submit(ResolvedCall call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void WriteIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  grpc::ByteBuffer NextMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const CallEnvironment environment_;
+  const Envelope envelope_;
+  const int64_t arrival_ns_;
+  const int64_t deadline_ns_;
+
+  absl::Mutex mutex_;
+  std::shared_ptr<GenerateCall> self_ ABSL_GUARDED_BY(mutex_);  // gRPC's share
+  std::unique_ptr<ResponseBuilder> builder_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<v1::ResolvedRequest> resolved_ ABSL_GUARDED_BY(mutex_);  // to be sent first
+  grpc::ByteBuffer writing_ ABSL_GUARDED_BY(mutex_);
+  bool write_in_flight_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool submitted_ ABSL_GUARDED_BY(mutex_) = false;
+  SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // OnEnd was called
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status end_status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace ridge::worker

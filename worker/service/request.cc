@@ -1,0 +1,212 @@
+#include "worker/service/request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "worker/service/request_input.h"
+#include "worker/service/request_sampling.h"
+
+namespace ridge::worker {
+namespace {
+
+constexpr int kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 1024;
+constexpr int kMaxStopTokenIds = 1024;
+constexpr size_t kMaxRequestIdBytes = 256;
+
+absl::Status NotSupported(absl::string_view field) { return InvalidField(field, "not supported yet"); }
+
+absl::Status CheckNotBuilt(const v1::GenerateRequest& request) {
+  if (request.has_n() && request.n() < 1) return InvalidField("n", absl::StrCat(request.n(), " is less than 1"));
+  if (request.has_n() && request.n() != 1) return NotSupported("n");
+  if (request.has_logprobs() && request.logprobs() < 0) {
+    return InvalidField("logprobs", absl::StrCat(request.logprobs(), " is negative"));
+  }
+  if (request.logprobs() > 0) {
+    return InvalidField("logprobs", "more than the chosen token's (0) is not supported yet");
+  }
+  if (request.has_prompt_logprobs()) return NotSupported("prompt_logprobs");
+  if (request.echo()) return NotSupported("echo");
+  if (request.has_truncate_prompt_tokens()) return NotSupported("truncate_prompt_tokens");
+  if (request.priority() != 0) return NotSupported("priority");
+  return absl::OkStatus();
+}
+
+absl::Status CheckStops(const v1::GenerateRequest& request, const ServedModel& model) {
+  if (request.stop_size() > kMaxStops) {
+    return InvalidField("stop", absl::StrCat(request.stop_size(), " strings are more than ", kMaxStops));
+  }
+  for (int i = 0; i < request.stop_size(); ++i) {
+    const std::string field = absl::StrCat("stop[", i, "]");
+    if (request.stop(i).empty()) return InvalidField(field, "empty");
+    if (request.stop(i).size() > kMaxStopBytes) {
+      return InvalidField(field, absl::StrCat(request.stop(i).size(), " bytes are more than ", kMaxStopBytes));
+    }
+  }
+  if (request.stop_size() > 0 && model.tokenizer == nullptr) {
+    return InvalidField("stop", "the model has no tokenizer, hence no text");
+  }
+  if (request.stop_token_ids_size() > kMaxStopTokenIds) {
+    return InvalidField("stop_token_ids", absl::StrCat(request.stop_token_ids_size(), " ids are more than ",
+                                                       kMaxStopTokenIds));
+  }
+  return CheckTokenIds("stop_token_ids", request.stop_token_ids(), model.config.vocab_size);
+}
+
+absl::Status CheckLimits(const v1::GenerateRequest& request) {
+  if (request.has_max_tokens() && request.max_tokens() < 1) {
+    return InvalidField("max_tokens", absl::StrCat(request.max_tokens(), " is less than 1"));
+  }
+  if (request.min_tokens() < 0) {
+    return InvalidField("min_tokens", absl::StrCat(request.min_tokens(), " is negative"));
+  }
+  if (request.has_max_tokens() && request.min_tokens() > request.max_tokens()) {
+    return InvalidField("min_tokens", absl::StrCat(request.min_tokens(), " is more than max_tokens ",
+                                                   request.max_tokens()));
+  }
+  if (request.min_tokens() > 0) return NotSupported("min_tokens");
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return InvalidField("request_id", absl::StrCat("longer than ", kMaxRequestIdBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResolveReturns(const v1::GenerateRequest& request, const ServedModel& model, ResolvedCall* call) {
+  call->return_text = request.has_return_text() ? request.return_text() : model.tokenizer != nullptr;
+  call->return_ids = request.has_return_ids() ? request.return_ids() : true;
+  if (call->return_text && model.tokenizer == nullptr) {
+    return InvalidField("return_text", "the model has no tokenizer");
+  }
+  if (!call->return_text && !call->return_ids) {
+    return InvalidField("return_ids", request.has_return_text()
+                                          ? "false together with return_text false leaves nothing to return"
+                                          : "false leaves nothing to return: the model has no tokenizer");
+  }
+  return absl::OkStatus();
+}
+
+// The name of the input's field, for messages.
+const char* InputField(const v1::GenerateRequest& request) {
+  switch (request.input_case()) {
+    case v1::GenerateRequest::kPrompt:
+      return "prompt";
+    case v1::GenerateRequest::kPromptIds:
+      return "prompt_ids";
+    case v1::GenerateRequest::kChat:
+      return "chat";
+    case v1::GenerateRequest::INPUT_NOT_SET:
+      break;
+  }
+  return "input";
+}
+
+absl::StatusOr<std::vector<TokenId>> ResolveInput(const v1::GenerateRequest& request, const ServedModel& model) {
+  const InputOptions options = InputOptionsOf(request);
+  switch (request.input_case()) {
+    case v1::GenerateRequest::kPrompt:
+      return EncodeText(request.prompt(), options, model);
+    case v1::GenerateRequest::kPromptIds:
+      return EncodeIds(request.prompt_ids(), options, model);
+    case v1::GenerateRequest::kChat:
+      return EncodeChat(request.chat(), options, model);
+    case v1::GenerateRequest::INPUT_NOT_SET:
+      break;
+  }
+  return InvalidField("input", "one of prompt, prompt_ids, chat is required");
+}
+
+// The limit is what the request asks for or what is left of the context, whichever is less.
+absl::Status ResolveMaxTokens(const v1::GenerateRequest& request, const ServedModel& model, ResolvedCall* call) {
+  const int64_t prompt_tokens = static_cast<int64_t>(call->spec.prompt.size());
+  const int64_t left = model.context_length - prompt_tokens;
+  if (left < 1) {
+    return InvalidField(InputField(request), absl::StrCat(prompt_tokens, " tokens leave no room in the context of ",
+                                                          model.context_length));
+  }
+  // Without a limit of its own a request asks for more than any context leaves.
+  call->max_tokens_asked = request.has_max_tokens() ? request.max_tokens() : model.context_length;
+  call->spec.max_tokens = static_cast<int32_t>(std::min<int64_t>(call->max_tokens_asked, left));
+  call->spec.limit_reason = call->max_tokens_asked > left ? FinishReason::kContext : FinishReason::kLength;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, std::vector<TokenId> eos_ids,
+                                     const ServedModel& model) {
+  ResolvedCall call;
+  absl::Status status = CheckModelName(request.model(), model);
+  status.Update(CheckNotBuilt(request));
+  status.Update(CheckLimits(request));
+  status.Update(CheckStops(request, model));
+  status.Update(ResolveReturns(request, model, &call));
+  if (!status.ok()) return status;
+  absl::StatusOr<SamplingParams> sampling = ResolveSampling(request.sampling(), model);
+  if (!sampling.ok()) return sampling.status();
+  // Last, since it takes time.
+  absl::StatusOr<std::vector<TokenId>> prompt = ResolveInput(request, model);
+  if (!prompt.ok()) return prompt.status();
+  call.spec.prompt = *std::move(prompt);
+  status = ResolveMaxTokens(request, model, &call);
+  if (!status.ok()) return status;
+
+  call.spec.sampling = *sampling;
+  call.spec.sampling.logprobs = request.has_logprobs();
+  call.client_request_id = request.request_id();
+  call.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
+  call.eos_ids = std::move(eos_ids);
+  call.spec.stop_ids = call.eos_ids;
+  call.spec.stop_ids.insert(call.spec.stop_ids.end(), call.stop_token_ids.begin(), call.stop_token_ids.end());
+  call.stops.assign(request.stop().begin(), request.stop().end());
+  call.include_stop = request.include_stop_in_output();
+  call.skip_special = request.has_skip_special_tokens() ? request.skip_special_tokens() : true;
+  return call;
+}
+
+}  // namespace
+
+absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, const ServedModel& model) {
+  return Resolve(request, request.ignore_eos() ? std::vector<TokenId>() : model.config.eos_token_ids, model);
+}
+
+absl::StatusOr<ResolvedCall> Resolve(const v1::ResolvedRequest& resolved, const ServedModel& model) {
+  if (resolved.numerics_id() != model.numerics_id) {
+    return absl::FailedPreconditionError(absl::StrCat("resolved.numerics_id: \"", resolved.numerics_id(),
+                                                      "\" is not this worker's ", model.numerics_id));
+  }
+  absl::Status status =
+      CheckTokenIds("resolved.eos_token_ids", resolved.eos_token_ids(), model.config.vocab_size);
+  if (!status.ok()) return status;
+  if (!resolved.request().sampling().has_seed()) {
+    return InvalidField("resolved.request.sampling.seed", "required");
+  }
+  return Resolve(resolved.request(), {resolved.eos_token_ids().begin(), resolved.eos_token_ids().end()}, model);
+}
+
+v1::ResolvedRequest ToProto(const ResolvedCall& call, const ServedModel& model) {
+  v1::ResolvedRequest resolved;
+  v1::GenerateRequest& request = *resolved.mutable_request();
+  request.set_model(model.name);
+  request.mutable_prompt_ids()->mutable_ids()->Add(call.spec.prompt.begin(), call.spec.prompt.end());
+  *request.mutable_sampling() = SamplingToProto(call.spec.sampling);
+  request.mutable_sampling()->set_seed(call.spec.sampling.seed);
+  request.set_max_tokens(call.max_tokens_asked);
+  request.set_min_tokens(0);
+  for (const std::string& stop : call.stops) request.add_stop(stop);
+  request.mutable_stop_token_ids()->Add(call.stop_token_ids.begin(), call.stop_token_ids.end());
+  request.set_include_stop_in_output(call.include_stop);
+  request.set_ignore_eos(call.eos_ids.empty());
+  request.set_n(1);
+  if (call.spec.sampling.logprobs) request.set_logprobs(0);
+  request.set_echo(false);
+  request.set_skip_special_tokens(call.skip_special);
+  request.set_return_text(call.return_text);
+  request.set_return_ids(call.return_ids);
+  request.set_priority(0);
+  request.set_request_id(call.client_request_id);
+  resolved.mutable_eos_token_ids()->Add(call.eos_ids.begin(), call.eos_ids.end());
+  resolved.set_numerics_id(model.numerics_id);
+  return resolved;
+}
+
+}  // namespace ridge::worker

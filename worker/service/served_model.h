@@ -1,0 +1,38 @@
+// What this worker serves, as far as a request needs to know it. Filled at start-up, immutable afterwards; any
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/model/weight_source.h"
+#include "worker/backend/sampling_params.h"
+#include "worker/service/worker_config.h"
+#include "worker/text/chat_template.h"
+#include "worker/text/tokenizer.h"
+
+namespace ridge::worker {
+
+struct ServedModel {
+  std::string name;
+  ModelConfig config;
+  int32_t context_length = 0;            // most tokens of prompt and completion together
+  std::unique_ptr<Tokenizer> tokenizer;  // none: only prompt_ids are served, and no text is returned. Otherwise
+                                         // it has exactly config.vocab_size tokens
+  std::optional<ChatTemplate> chat_template;  // only with a tokenizer
+  SamplingParams default_sampling;            // what absent fields stand for; its seed has no meaning
+
+  // Known once the backend is made.
+  std::string numerics_id;
+  std::string device;
+  int64_t kv_capacity_tokens = 0;
+};
+
+// All but what the backend knows; context_length is that of the model and of --max_context. Errors name the
+// flag. What a model lacks (a tokenizer, a known chat template) is logged and left out.
+absl::StatusOr<ServedModel> LoadServedModel(const WorkerConfig& config, const WeightSource& source);
+
+}  // namespace ridge::worker

@@ -1,0 +1,163 @@
+#include "worker/service/worker_config.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/flags.h"
+#include "common/status.h"
+#include "common/utf8.h"
+
+using ridge::worker::WorkerConfig;
+
+ABSL_FLAG(std::string, model, "", "GGUF file, Hugging Face directory or synthetic:NAME; required");
+ABSL_FLAG(std::string, served_model_name, "", "what clients call the model; empty: its own name");
+ABSL_FLAG(std::string, listen, WorkerConfig().listen,
+          "host:port of the gRPC port; port 0 takes any free one");
+ABSL_FLAG(int, metrics_port, WorkerConfig().metrics_port,
+          "port of /metrics, /healthz, /readyz, /statusz; 0: any free one, -1: none");
+ABSL_FLAG(std::string, device, WorkerConfig().device, "auto or cpu");
+ABSL_FLAG(std::string, engine, WorkerConfig().engine, "engine preset: ridge");
+ABSL_FLAG(int, threads, WorkerConfig().threads, "compute threads; 0: one a core");
+ABSL_FLAG(std::string, kv_cache_bytes, "1GiB", "KV memory");
+ABSL_FLAG(int, max_batch, WorkerConfig().max_batch, "sequences that run at once");
+ABSL_FLAG(int, step_tokens, WorkerConfig().step_tokens, "most rows of one step; at least max_batch");
+ABSL_FLAG(int, chunk_tokens, WorkerConfig().chunk_tokens, "most prompt rows of one sequence in a step");
+ABSL_FLAG(int, max_context, WorkerConfig().max_context,
+          "most tokens of prompt and completion together; 0: as the model has it");
+ABSL_FLAG(std::string, default_sampling, WorkerConfig().default_sampling,
+          "what absent sampling fields stand for: ridge (temperature 1, the rest off) or model (its "
+          "generation_config.json)");
+ABSL_FLAG(std::string, chat_template, "", "chat template by name (chatml); empty: the model's own");
+ABSL_FLAG(std::string, max_message_bytes, "16MiB", "largest gRPC message");
+ABSL_FLAG(std::string, log_level, WorkerConfig().log_level, "debug, info, warning or error");
+ABSL_FLAG(absl::Duration, drain_timeout, WorkerConfig().drain_timeout,
+          "how long open streams may go on after SIGTERM");
+
+namespace ridge::worker {
+namespace {
+
+constexpr int kMaxPort = 65535;
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxBatch = 4096;
+constexpr int kMaxStepTokens = 65536;
+constexpr size_t kMaxNameBytes = 256;
+constexpr int64_t kMinMessageBytes = int64_t{64} << 10;
+constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
+
+absl::Status CheckRange(absl::string_view flag, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return InvalidField(flag, absl::StrCat(value, " is not in ", low, " to ", high));
+}
+
+absl::Status CheckOneOf(absl::string_view flag, const std::string& value,
+                        const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return absl::OkStatus();
+  return InvalidField(flag, absl::StrCat("\"", value, "\" is not one of ", absl::StrJoin(choices, ", ")));
+}
+
+absl::Status CheckListen(const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(absl::string_view(listen).substr(colon + 1), &port) || port < 0 || port > kMaxPort) {
+    return InvalidField("--listen", absl::StrCat("\"", listen, "\" is not host:port"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckModelName(const std::string& name) {
+  if (name.size() > kMaxNameBytes) {
+    return InvalidField("--served_model_name", absl::StrCat("longer than ", kMaxNameBytes, " bytes"));
+  }
+  if (!IsValidUtf8(name)) return InvalidField("--served_model_name", "not valid UTF-8");
+  return absl::OkStatus();
+}
+
+absl::Status CheckDevice(const std::string& device) {
+  if (device == "cuda") return InvalidField("--device", "cuda is not built in; there is: auto, cpu");
+  return CheckOneOf("--device", device, {"auto", "cpu"});
+}
+
+absl::Status CheckEngine(const WorkerConfig& config) {
+  absl::Status status = CheckOneOf("--engine", config.engine, {"ridge"});
+  status.Update(CheckRange("--threads", config.threads, 0, kMaxThreads));
+  status.Update(CheckRange("--kv_cache_bytes", config.kv_cache_bytes, 1, INT64_MAX));
+  status.Update(CheckRange("--max_batch", config.max_batch, 1, kMaxBatch));
+  status.Update(CheckRange("--step_tokens", config.step_tokens, 1, kMaxStepTokens));
+  status.Update(CheckRange("--chunk_tokens", config.chunk_tokens, 1, kMaxStepTokens));
+  status.Update(CheckRange("--max_context", config.max_context, 0, INT32_MAX));
+  if (status.ok() && config.step_tokens < config.max_batch) {
+    return InvalidField("--step_tokens", absl::StrCat(config.step_tokens, " is less than --max_batch ",
+                                                      config.max_batch, ": each sequence needs a row"));
+  }
+  if (status.ok() && config.max_context == 1) {
+    return InvalidField("--max_context", "1 leaves no room for a prompt and a token");
+  }
+  return status;
+}
+
+}  // namespace
+
+std::string ListenHost(const WorkerConfig& config) {
+  return config.listen.substr(0, config.listen.rfind(':'));
+}
+
+absl::Status Validate(const WorkerConfig& config) {
+  if (config.model.empty()) return InvalidField("--model", "required");
+  absl::Status status = CheckModelName(config.served_model_name);
+  status.Update(CheckListen(config.listen));
+  status.Update(CheckRange("--metrics_port", config.metrics_port, -1, kMaxPort));
+  status.Update(CheckDevice(config.device));
+  status.Update(CheckEngine(config));
+  status.Update(CheckOneOf("--default_sampling", config.default_sampling, {"ridge", "model"}));
+  status.Update(CheckRange("--max_message_bytes", config.max_message_bytes, kMinMessageBytes, kMaxMessageBytes));
+  status.Update(CheckOneOf("--log_level", config.log_level, {"debug", "info", "warning", "error"}));
+  if (status.ok() && config.drain_timeout < absl::ZeroDuration()) {
+    return InvalidField("--drain_timeout", "must not be negative");
+  }
+  return status;
+}
+
+absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
+  WorkerConfig config;
+  config.model = absl::GetFlag(FLAGS_model);
+  config.served_model_name = absl::GetFlag(FLAGS_served_model_name);
+  config.listen = absl::GetFlag(FLAGS_listen);
+  config.metrics_port = absl::GetFlag(FLAGS_metrics_port);
+  config.device = absl::GetFlag(FLAGS_device);
+  config.engine = absl::GetFlag(FLAGS_engine);
+  config.threads = absl::GetFlag(FLAGS_threads);
+  config.max_batch = absl::GetFlag(FLAGS_max_batch);
+  config.step_tokens = absl::GetFlag(FLAGS_step_tokens);
+  config.chunk_tokens = absl::GetFlag(FLAGS_chunk_tokens);
+  config.max_context = absl::GetFlag(FLAGS_max_context);
+  config.default_sampling = absl::GetFlag(FLAGS_default_sampling);
+  config.chat_template = absl::GetFlag(FLAGS_chat_template);
+  config.log_level = absl::GetFlag(FLAGS_log_level);
+  config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  absl::StatusOr<int64_t> kv_bytes = ParseBytes("kv_cache_bytes", absl::GetFlag(FLAGS_kv_cache_bytes));
+  if (!kv_bytes.ok()) return kv_bytes.status();
+  config.kv_cache_bytes = *kv_bytes;
+  absl::StatusOr<int64_t> message_bytes = ParseBytes("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes));
+  if (!message_bytes.ok()) return message_bytes.status();
+  config.max_message_bytes = *message_bytes;
+  if (absl::Status status = Validate(config); !status.ok()) return status;
+  return config;
+}
+
+std::string ToString(const WorkerConfig& config) {
+  return absl::StrCat(
+      "model=", config.model, " served_model_name=", config.served_model_name, " listen=", config.listen,
+      " metrics_port=", config.metrics_port, " device=", config.device, " engine=", config.engine,
+      " threads=", config.threads, " kv_cache_bytes=", config.kv_cache_bytes, " max_batch=", config.max_batch,
+      " step_tokens=", config.step_tokens, " chunk_tokens=", config.chunk_tokens,
+      " max_context=", config.max_context, " default_sampling=", config.default_sampling,
+      " chat_template=", config.chat_template, " max_message_bytes=", config.max_message_bytes,
+      " log_level=", config.log_level, " drain_timeout=", absl::FormatDuration(config.drain_timeout));
+}
+
+}  // namespace ridge::worker

@@ -1,0 +1,44 @@
+// Configuration of ridge-worker.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace ridge::worker {
+
+struct WorkerConfig {
+  std::string model;                       // GGUF file, Hugging Face directory or synthetic:NAME; required
+  std::string served_model_name;           // what clients call it, at most 256 bytes; empty: the model's own name
+  std::string listen = "127.0.0.1:50051";  // host:port of the gRPC port; port 0: any free one
+  int metrics_port = 9101;                 // on the host of `listen`; 0: any free one, -1: none; up to 65,535
+  std::string device = "auto";             // auto, cpu
+  std::string engine = "ridge";            // ridge
+  int threads = 0;                         // compute threads, up to 1,024; 0: one a core
+  int64_t kv_cache_bytes = int64_t{1} << 30;      // KV memory; at least one block of 16 tokens
+  int max_batch = 64;                             // sequences that run at once; 1 to 4,096
+  int step_tokens = 512;                          // most rows of one step; max_batch to 65,536
+  int chunk_tokens = 512;                         // most prompt rows of one sequence in a step; 1 to 65,536
+  int max_context = 0;                            // tokens of prompt and completion; 0: as the model has it
+  std::string default_sampling = "ridge";         // ridge, or model: its generation_config.json
+  std::string chat_template;                      // family by name; empty: the model's own
+  int64_t max_message_bytes = int64_t{16} << 20;  // of one gRPC message; 64 KiB to 1 GiB
+  std::string log_level = "info";                 // debug, info, warning, error
+  absl::Duration drain_timeout = absl::Seconds(30);  // how long open streams may go on after SIGTERM; >= 0
+};
+
+// "127.0.0.1" of "127.0.0.1:50051".
+std::string ListenHost(const WorkerConfig& config);
+
+// From the command line, checked; an error names the flag.
+absl::StatusOr<WorkerConfig> WorkerConfigFromFlags();
+
+// The first value out of its range, by its flag.
+absl::Status Validate(const WorkerConfig& config);
+
+// One line of name=value, for the log and /statusz.
+std::string ToString(const WorkerConfig& config);
+
+}  // namespace ridge::worker
