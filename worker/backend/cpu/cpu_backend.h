@@ -1,0 +1,89 @@
+// The model on the CPU: fp16 weights and KV, fp32 sums, every core of the machine.
+//
+// One compute thread runs submitted steps in order, together with the threads of its pool; Submit and Collect
+// only pass steps to it and back. Slot state and working memory belong to the compute thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cpu/thread_pool.h"
+#include "worker/backend/backend.h"
+#include "worker/backend/cpu/forward_pass.h"
+#include "worker/backend/cpu/packed_weights.h"
+#include "worker/backend/cpu/slot_table.h"
+#include "worker/backend/cpu/step_rows.h"
+#include "worker/model/weight_source.h"
+
+namespace ridge::worker {
+
+struct CpuOptions {
+  int threads = 0;  // >= 1, the compute thread included; 0: one a core that this process may use
+};
+
+class CpuBackend : public Backend {
+ public:
+  // Packs the weights; the source is not needed afterwards. Errors of the source; UNIMPLEMENTED where the
+  // machine or the model lacks what the kernels need; RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(const WeightSource& source,
+                                                            const CpuOptions& options);
+
+  // Steps that were not collected are dropped.
+  ~CpuBackend() override;
+
+  const BackendInfo& Info() const override { return info_; }
+  absl::Status Reserve(int32_t num_blocks, const BackendLimits& limits) override;
+  StepTicket Submit(const StepPlan& plan) override;
+  absl::StatusOr<StepResult> Collect(StepTicket ticket) override;
+
+  // Activations that fp16 could not hold and that were set to its largest value, since the start. From any
+  // thread.
+  int64_t saturations() const { return saturations_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Step {
+    StepPlan plan;
+    StepResult result;
+  };
+
+  CpuBackend(const WeightSource& source, std::unique_ptr<kernels::cpu::ThreadPool> pool,
+             PackedWeights weights);
+
+  void Compute();
+  void RunStep(const StepPlan& plan, StepResult* result);
+  // Chooses the tokens of `outputs`, whose logits are given, and writes them to their places in the result.
+  void Sample(absl::Span<const OutputRow> outputs, absl::Span<const float> logits, RowOutput* results);
+
+  const ModelConfig config_;
+  BackendInfo info_;
+  BackendLimits limits_{};
+  std::unique_ptr<kernels::cpu::ThreadPool> pool_;
+  const PackedWeights weights_;
+
+  // Of the compute thread, once Reserve was called.
+  std::unique_ptr<SlotTable> slots_;
+  std::unique_ptr<ForwardPass> forward_;
+  StepRows rows_;
+  std::vector<std::vector<int32_t>> sampling_scratch_;  // one a thread
+
+  std::atomic<int64_t> saturations_{0};
+  StepTicket submitted_ = 0;  // of the engine thread
+  StepTicket collected_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::unique_ptr<Step>> waiting_;  // guarded by mutex_, as is what follows
+  std::deque<std::unique_ptr<Step>> done_;
+  std::vector<std::unique_ptr<Step>> unused_;  // kept for their plans' memory
+  bool stopping_ = false;
+  std::thread compute_thread_;
+};
+
+}  // namespace ridge::worker

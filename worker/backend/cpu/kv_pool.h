@@ -1,0 +1,48 @@
+// The KV memory: blocks of 16 tokens of all layers, laid out [block][layer][K|V][kv head][16][head_dim] fp16.
+//
+// Zeroed once, when it is allocated. Written by the threads of a step, each its own rows.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "worker/backend/cpu/page_memory.h"
+#include "worker/backend/step_plan.h"
+#include "worker/model/weight_source.h"
+
+namespace ridge::worker {
+
+class KvPool {
+ public:
+  static int64_t BlockBytes(const ModelConfig& config) { return config.kv_bytes_per_token() * kBlockTokens; }
+
+  static absl::StatusOr<KvPool> Allocate(const ModelConfig& config, int32_t num_blocks) {
+    absl::StatusOr<PageMemory> memory = PageMemory::Allocate(BlockBytes(config) * num_blocks);
+    if (!memory.ok()) return memory.status();
+    return KvPool(config, *std::move(memory));
+  }
+
+  Half* data() const { return memory_.as<Half>(); }
+
+  // All in elements. A block's keys of one layer and KV head start at KeyOffset, its values at ValueOffset; a
+  // token takes head_dim of them.
+  int64_t block_stride() const { return block_stride_; }
+  int64_t KeyOffset(int64_t layer, int64_t head) const { return (2 * layer * heads_ + head) * head_stride_; }
+  int64_t ValueOffset(int64_t layer, int64_t head) const {
+    return KeyOffset(layer, head) + heads_ * head_stride_;
+  }
+
+ private:
+  KvPool(const ModelConfig& config, PageMemory memory)
+      : heads_(config.num_kv_heads),
+        head_stride_(int64_t{kBlockTokens} * config.head_dim),
+        block_stride_(2 * config.num_layers * heads_ * head_stride_),
+        memory_(std::move(memory)) {}
+
+  int64_t heads_;
+  int64_t head_stride_;
+  int64_t block_stride_;
+  PageMemory memory_;
+};
+
+}  // namespace ridge::worker

@@ -1,0 +1,47 @@
+// A plan's segments as the flat lists that the forward pass works on. Plain data; memory is kept from step to
+// step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/backend/cpu/slot_table.h"
+#include "worker/backend/step_plan.h"
+
+namespace ridge::worker {
+
+// Consecutive rows of one sequence.
+struct RowRun {
+  const Slot* slot;
+  int32_t first_row;  // in the step
+  int32_t num_rows;
+  int32_t first_position;
+};
+
+// A row that wants a token.
+struct OutputRow {
+  Slot* slot;
+  int32_t row;
+  int32_t position;  // of the row; its token stands one further
+};
+
+struct StepRows {
+  std::vector<TokenId> tokens;     // of each row
+  std::vector<int32_t> positions;  // of each row
+  std::vector<const Slot*> slots;  // of each row
+  std::vector<RowRun> runs;        // in the order of segments
+  std::vector<OutputRow> outputs;  // in the order of rows
+
+  int32_t num_rows() const { return static_cast<int32_t>(tokens.size()); }
+
+  void Reserve(int32_t max_rows);
+  // Lays out the segments of a plan that was applied to `slots`. CHECKs that rows have tokens of the
+  // vocabulary, blocks and positions within the context.
+  void Build(const StepPlan& plan, int32_t vocab_size, int32_t context_length, int32_t max_rows,
+             SlotTable* slots);
+
+ private:
+  void Add(const StepPlan& plan, const Segment& segment, Slot* slot);
+};
+
+}  // namespace ridge::worker
