@@ -12,6 +12,13 @@ namespace {
 
 constexpr size_t kMaxAttempts = 3;
 
+// Client, router and worker each run their own timer, on a deadline that gRPC rounds.
+constexpr std::chrono::milliseconds kTimerTolerance(50);
+
+bool DeadlinePassed(const grpc::CallbackServerContext& context) {
+  return context.deadline() <= std::chrono::system_clock::now() + kTimerTolerance;
+}
+
 }  // namespace
 
 Attempts::Attempts(Upstreams* upstreams, std::string model)
@@ -40,8 +47,12 @@ void PassDeadlineOn(const grpc::CallbackServerContext& from, grpc::ClientContext
   to->set_deadline(from.deadline());
 }
 
+bool EndedByDeadline(const grpc::CallbackServerContext& context, const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::CANCELLED && DeadlinePassed(context);
+}
+
 grpc::Status CancelledStatus(const grpc::CallbackServerContext& context) {
-  if (context.deadline() <= std::chrono::system_clock::now()) {
+  if (DeadlinePassed(context)) {
     return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the deadline passed");
   }
   return grpc::Status(grpc::StatusCode::CANCELLED, "the client cancelled");

@@ -38,6 +38,9 @@ class Attempts {
 // Gives the call to the worker the deadline of the client's call.
 void PassDeadlineOn(const grpc::CallbackServerContext& from, grpc::ClientContext* to);
 
+// Whether a worker ended the call with `status` because the call's deadline passed there first.
+bool EndedByDeadline(const grpc::CallbackServerContext& context, const grpc::Status& status);
+
 // The status of a call that the client cancelled, or whose deadline passed.
 grpc::Status CancelledStatus(const grpc::CallbackServerContext& context);
 

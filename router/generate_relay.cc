@@ -1,6 +1,5 @@
 #include "router/generate_relay.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/hash.h"
@@ -21,11 +20,6 @@ std::string ClientMetadata(const grpc::CallbackServerContext& context, const cha
   return IsValidUtf8(value) ? value : "";
 }
 
-bool HasTokens(const v1::GenerateResponse& response) {
-  return std::any_of(response.choices().begin(), response.choices().end(),
-                     [](const v1::ChoiceTokens& choice) { return choice.tokens_size() > 0; });
-}
-
 }  // namespace
 
 // The call at one worker. The hold keeps OnDone away while the next read waits for the client.
@@ -36,7 +30,8 @@ class GenerateRelay::Call final : public grpc::ClientReadReactor<v1::ExecuteResp
   }
 
   void Start() {
-    upstream().worker()->async()->Execute(&context_, &relay_->request_, this);
+    lease_.upstream()->CountGenerate();
+    lease_.upstream()->worker()->async()->Execute(&context_, &relay_->request_, this);
     AddHold();
     StartRead(&message_);
     StartCall();
@@ -120,11 +115,7 @@ void GenerateRelay::OnMessage(const v1::ExecuteResponse& message) {
     call_->ReadNext();
     return;
   }
-  if (!first_token_seen_ && HasTokens(message.response())) {
-    first_token_seen_ = true;
-    metrics_->FirstToken(SecondsSinceArrival());
-  }
-  output_began_ = true;
+  if (!std::exchange(output_began_, true)) metrics_->FirstMessage(SecondsSinceArrival());
   write_ = SerializeProto(message.response());
   StartWrite(&write_);
 }
@@ -152,7 +143,7 @@ void GenerateRelay::OnCallDone(const grpc::Status& status) {
     call = std::move(call_);
     cancelled = cancelled_;
   }
-  if (cancelled) {
+  if (cancelled || EndedByDeadline(*context_, status)) {
     call.reset();
     End(CancelledStatus(*context_));
     return;

@@ -59,7 +59,6 @@ class GenerateRelay final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   std::unique_ptr<Attempts> attempts_;
   grpc::ByteBuffer write_;  // the message on its way to the client
   bool output_began_ = false;
-  bool first_token_seen_ = false;
 
   absl::Mutex mutex_;
   std::unique_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);

@@ -9,13 +9,15 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry)
       requests_in_flight_(
           registry->Gauge("ridge_router_requests_in_flight", "Generate calls that are open.")),
       time_to_first_token_(registry->Histogram("ridge_router_time_to_first_token_seconds",
-                                               "From the arrival of a Generate call to its first token.",
+                                               "From the arrival of a Generate call to its first message.",
                                                LatencyBuckets())),
       request_duration_(registry->Histogram("ridge_router_request_duration_seconds",
                                             "From the arrival of a Generate call to its end.",
                                             LatencyBuckets())) {
-  // The usual outcome is there, as 0, before the first request: rates need a start.
-  Requests(grpc::StatusCode::OK);
+  // All codes are there, as 0, before the first request: a rate needs a start.
+  for (int code = grpc::StatusCode::OK; code <= grpc::StatusCode::UNAUTHENTICATED; ++code) {
+    Requests(static_cast<grpc::StatusCode>(code));
+  }
 }
 
 void RouterMetrics::RequestEnded(const grpc::Status& status, double seconds) {
@@ -25,7 +27,8 @@ void RouterMetrics::RequestEnded(const grpc::Status& status, double seconds) {
 }
 
 prometheus::Gauge& RouterMetrics::WorkerUp(const std::string& worker) {
-  return registry_.Gauge("ridge_router_worker_up", "1 while the worker's load reports arrive, else 0.",
+  return registry_.Gauge("ridge_router_worker_up",
+                         "1 while the worker reports that it accepts requests, else 0.",
                          {{"worker", worker}});
 }
 

@@ -13,7 +13,7 @@ class RouterMetrics {
   explicit RouterMetrics(MetricsRegistry* registry);
 
   void RequestBegan() { requests_in_flight_.Increment(); }
-  void FirstToken(double seconds) { time_to_first_token_.Observe(seconds); }
+  void FirstMessage(double seconds) { time_to_first_token_.Observe(seconds); }
   // The one outcome of a request.
   void RequestEnded(const grpc::Status& status, double seconds);
 

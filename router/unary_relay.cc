@@ -54,7 +54,7 @@ void UnaryRelay::OnCallDone(const grpc::Status& status) {
     call = std::move(call_);
     cancelled = cancelled_;
   }
-  if (cancelled) {
+  if (cancelled || EndedByDeadline(*context_, status)) {
     call.reset();
     Finish(CancelledStatus(*context_));
   } else if (attempts_->WorkerLost(*call->lease.upstream(), status)) {

@@ -58,8 +58,7 @@ class Upstream::LoadWatch final : public grpc::ClientReadReactor<v1::LoadReport>
     StartRead(&report_);
   }
   void OnDone(const grpc::Status& status) override {
-    owner_->WatchEnded(status);
-    delete this;
+    owner_->WatchEnded(status);  // deletes this
   }
 
  private:
@@ -76,19 +75,23 @@ Upstream::Upstream(std::string address, const UpstreamOptions& options, const Cl
       clock_(clock),
       on_change_(std::move(on_change)),
       up_metric_(metrics->WorkerUp(address_)),
-      requests_metric_(metrics->WorkerRequests(address_)),
+      generate_metric_(metrics->WorkerRequests(address_)),
       backoff_ns_(kMinBackoffNs) {
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(address_, options);
   worker_ = v1::Worker::NewStub(channel);
   raw_ = std::make_unique<grpc::GenericStub>(channel);
 }
 
+Upstream::~Upstream() {
+  Stop();
+}
+
 void Upstream::Stop() {
   absl::MutexLock lock(&mutex_);
   stopping_ = true;
   if (watch_ != nullptr) watch_->Cancel();
-  const auto watch_ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return watch_ == nullptr; };
-  mutex_.Await(absl::Condition(&watch_ended));
+  const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !watching_; };
+  mutex_.Await(absl::Condition(&ended));
 }
 
 UpstreamState Upstream::State() const {
@@ -106,8 +109,10 @@ void Upstream::Tick() {
         watch_->Cancel();
       return;
     }
-    if (stopping_ || now_ns < next_watch_ns_) return;
-    watch_ = begun = new LoadWatch(this);
+    if (watching_ || stopping_ || now_ns < next_watch_ns_) return;
+    watch_ = std::make_unique<LoadWatch>(this);
+    watching_ = true;
+    begun = watch_.get();
   }
   begun->Start();
 }
@@ -121,35 +126,38 @@ void Upstream::Reported(const v1::LoadReport& report) {
     last_report_ns_ = clock_->NowNs();
     backoff_ns_ = kMinBackoffNs;
   }
+  up_metric_.Set(report.accepting() ? 1 : 0);
   if (came_up) {
-    up_metric_.Set(1);
     LogInfo("worker {} is up: model {}, numerics id {}", address_, report.model(), report.numerics_id());
   }
   on_change_();
 }
 
 void Upstream::WatchEnded(const grpc::Status& status) {
+  std::unique_ptr<LoadWatch> ended;
   bool went_down = false;
   {
     absl::MutexLock lock(&mutex_);
+    ended = std::move(watch_);
     went_down = std::exchange(up_, false);
     report_.Clear();
     next_watch_ns_ = clock_->NowNs() + backoff_ns_;
     backoff_ns_ = std::min(2 * backoff_ns_, kMaxBackoffNs);
   }
+  up_metric_.Set(0);
   if (went_down) {
-    up_metric_.Set(0);
     LogWarning("worker {} is down: {}", address_, status.error_message());
   }
   on_change_();
-  // Last: from here on the destructor may finish.
+  // It holds the channel, whose last owner must not be one of gRPC's threads: they cannot wait for
+  // themselves.
+  ended.reset();
   absl::MutexLock lock(&mutex_);
-  watch_ = nullptr;
+  watching_ = false;  // last: from here on the destructor may finish
 }
 
 Lease::Lease(Upstream* upstream) : upstream_(upstream) {
   ++upstream_->in_flight_;
-  upstream_->requests_metric_.Increment();
 }
 
 Lease& Lease::operator=(Lease&& other) noexcept {

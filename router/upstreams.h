@@ -39,7 +39,7 @@ struct UpstreamOptions {
 struct UpstreamState {
   bool up = false;        // reports arrive
   v1::LoadReport report;  // the last one; empty while down
-  int64_t in_flight = 0;  // Generate calls of this router
+  int64_t in_flight = 0;  // calls of this router that are open there
 };
 
 class Upstream {
@@ -48,7 +48,7 @@ class Upstream {
   // block.
   Upstream(std::string address, const UpstreamOptions& options, const Clock* clock, RouterMetrics* metrics,
            std::function<void()> on_change);
-  ~Upstream() { Stop(); }
+  ~Upstream();
 
   const std::string& address() const { return address_; }
   v1::Worker::Stub* worker() const { return worker_.get(); }
@@ -56,6 +56,8 @@ class Upstream {
   grpc::GenericStub* raw() const { return raw_.get(); }
 
   UpstreamState State() const;
+
+  void CountGenerate() { generate_metric_.Increment(); }
 
   // Opens the watch when it is due and ends one that fell silent. Not together with or after Stop.
   void Tick();
@@ -75,13 +77,14 @@ class Upstream {
   const Clock* const clock_;
   const std::function<void()> on_change_;
   prometheus::Gauge& up_metric_;
-  prometheus::Counter& requests_metric_;
+  prometheus::Counter& generate_metric_;
   std::unique_ptr<v1::Worker::Stub> worker_;
   std::unique_ptr<grpc::GenericStub> raw_;
   std::atomic<int64_t> in_flight_{0};
 
   mutable absl::Mutex mutex_;
-  LoadWatch* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // deletes itself when it ended
+  std::unique_ptr<LoadWatch> watch_ ABSL_GUARDED_BY(mutex_);
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;  // until the last call of an ended watch has returned
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool up_ ABSL_GUARDED_BY(mutex_) = false;
   v1::LoadReport report_ ABSL_GUARDED_BY(mutex_);
@@ -90,7 +93,7 @@ class Upstream {
   int64_t backoff_ns_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One request's place at a worker: counts in its in_flight until it is destroyed.
+// One call's place at a worker: counts in its in_flight until it is destroyed.
 class Lease {
  public:
   explicit Lease(Upstream* upstream);
