@@ -5,8 +5,8 @@
 // thread's share of n changes a bit.
 //
 // Weights are packed in panels [ceil(N / 16)][K][16] fp16: one load gives 16 outputs for one k. Bytes read: 2
-// N K once for up to 5 rows of x; beyond that each panel is converted once and used for all rows. FLOPs: 2 M
-// N K.
+// N K from memory, once; rows of x are taken 6 at a time, for which a panel comes from the cache again.
+// FLOPs: 2 M N K.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,12 @@ struct MatmulArgs {
   bool accumulate = false;      // y holds the residual, to which the result is added
 };
 
-// Computes the outputs of panels [panel_begin, panel_end). `scratch` is grown as needed and may be reused.
-void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, std::vector<float>* scratch);
+// Computes the outputs of panels [panel_begin, panel_end). Calls for disjoint panels may run at once.
+void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end);
+
+// For callers that still bring working memory; none is needed.
+inline void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, std::vector<float>*) {
+  Matmul(args, panel_begin, panel_end);
+}
 
 }  // namespace ridge::kernels::cpu

@@ -32,13 +32,6 @@ HWY_INLINE FloatVec LoadHalf(const Half* from) {
   return hn::PromoteTo(kFloat, hn::LoadU(kHalf, reinterpret_cast<const hwy::float16_t*>(from)));
 }
 
-HWY_INLINE FloatVec LoadWeights(const Half* from) {
-  return LoadHalf(from);
-}
-HWY_INLINE FloatVec LoadWeights(const float* from) {
-  return hn::LoadU(kFloat, from);
-}
-
 // Clamps to fp16's range and rounds to it; the result is a float. Counts the clamped lanes.
 HWY_INLINE FloatVec RoundVecToHalf(FloatVec value, int64_t* saturations) {
   const FloatVec limit = hn::Set(kFloat, kHalfMax);
