@@ -36,9 +36,15 @@ absl::Status RefuseWhatIsNotBuilt(const json& object) {
     const char* name;
     double off;
   };
-  constexpr Key kKeys[] = {{"repetition_penalty", 1},   {"typical_p", 1},    {"epsilon_cutoff", 0},
-                           {"eta_cutoff", 0},           {"num_beams", 1},    {"no_repeat_ngram_size", 0},
-                           {"encoder_repetition_penalty", 1}, {"min_length", 0}, {"min_new_tokens", 0}};
+  constexpr Key kKeys[] = {{"repetition_penalty", 1},
+                           {"typical_p", 1},
+                           {"epsilon_cutoff", 0},
+                           {"eta_cutoff", 0},
+                           {"num_beams", 1},
+                           {"no_repeat_ngram_size", 0},
+                           {"encoder_repetition_penalty", 1},
+                           {"min_length", 0},
+                           {"min_new_tokens", 0}};
   for (const Key& key : kKeys) {
     const auto it = object.find(key.name);
     if (it == object.end() || it->is_null()) continue;
@@ -78,8 +84,9 @@ absl::StatusOr<SamplingParams> SamplingFromModel(const std::string& directory) {
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error || size > kMaxBytes) {
-    return InvalidField(kFlag, absl::StrCat("model needs a Hugging Face directory with ", kFile, " (", path.string(),
-                                            error ? ": cannot be read)" : ": larger than 1 MiB)"));
+    return InvalidField(kFlag,
+                        absl::StrCat("model needs a Hugging Face directory with ", kFile, " (", path.string(),
+                                     error ? ": cannot be read)" : ": larger than 1 MiB)"));
   }
   std::ifstream file(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

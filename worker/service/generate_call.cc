@@ -1,22 +1,49 @@
 #include "worker/service/generate_call.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/hash.h"
+#include "common/logging.h"
 #include "common/proto_parse.h"
 #include "common/status.h"
 
 namespace ridge::worker {
 namespace {
 
+// A client that gives up at its deadline is heard of before ours has quite passed.
+constexpr int64_t kDeadlineSlackNs = 5'000'000;
+
 // gRPC's deadline is on the wall clock; the engine's on its own.
-int64_t DeadlineNs(grpc::CallbackServerContext* context, int64_t now_ns) {
-  const std::chrono::system_clock::time_point deadline = context->deadline();
+int64_t DeadlineNs(const grpc::CallbackServerContext& context, int64_t now_ns) {
+  const std::chrono::system_clock::time_point deadline = context.deadline();
   const auto now = std::chrono::system_clock::now();
+  // Without a deadline it is the end of time, which has no difference to now.
   if (deadline >= now + std::chrono::hours(24 * 365)) return INT64_MAX;
   return now_ns + std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - now).count();
+}
+
+absl::StatusOr<ResolvedCall> ResolveGenerate(const grpc::ByteBuffer& bytes, const ServedModel& model) {
+  v1::GenerateRequest request;
+  if (absl::Status status = ParseProto(bytes, &request); !status.ok()) return status;
+  absl::StatusOr<ResolvedCall> call = Resolve(request, model);
+  if (call.ok()) call->spec.request_id = RandomId();
+  return call;
+}
+
+absl::StatusOr<ResolvedCall> ResolveExecute(const grpc::ByteBuffer& bytes, const ServedModel& model) {
+  v1::ExecuteRequest request;
+  if (absl::Status status = ParseProto(bytes, &request); !status.ok()) return status;
+  if (request.internal_id().empty()) return InvalidField("internal_id", "required");
+  if (request.work_case() == v1::ExecuteRequest::WORK_NOT_SET) {
+    return InvalidField("work", "one of request, resolved is required");
+  }
+  if (request.resume_size() > 0) return InvalidField("resume", "not supported yet");
+  absl::StatusOr<ResolvedCall> call =
+      request.has_request() ? Resolve(request.request(), model) : Resolve(request.resolved(), model);
+  if (call.ok()) call->spec.request_id = request.internal_id();
+  return call;
 }
 
 }  // namespace
@@ -26,7 +53,7 @@ GenerateCall::GenerateCall(const CallEnvironment& environment, Envelope envelope
     : environment_(environment),
       envelope_(envelope),
       arrival_ns_(environment.clock->NowNs()),
-      deadline_ns_(DeadlineNs(context, arrival_ns_)) {}
+      deadline_ns_(DeadlineNs(*context, arrival_ns_)) {}
 
 GenerateCall* GenerateCall::Start(const CallEnvironment& environment, Envelope envelope,
                                   grpc::CallbackServerContext* context, const grpc::ByteBuffer& request) {
@@ -35,128 +62,125 @@ GenerateCall* GenerateCall::Start(const CallEnvironment& environment, Envelope e
     absl::MutexLock lock(&call->mutex_);
     call->self_ = call;
   }
+  environment.open_calls->Enter();
+  // The copy shares the bytes.
   environment.tasks->Add([call, request] { call->Prepare(request); });
   return call.get();
 }
 
 void GenerateCall::Prepare(const grpc::ByteBuffer& request) {
-  std::string internal_id;
-  absl::StatusOr<ResolvedCall> call = ParseAndResolve(request, &internal_id);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (cancelled_) {
+      outcome_ = CancelledStatus();
+      Advance();
+      return;
+    }
+  }
+  absl::StatusOr<ResolvedCall> call = envelope_ == Envelope::kGenerate
+                                          ? ResolveGenerate(request, *environment_.model)
+                                          : ResolveExecute(request, *environment_.model);
   absl::MutexLock lock(&mutex_);
-  absl::Status status = call.status();
-  if (status.ok() && cancelled_) status = absl::CancelledError("the client left");
-  if (status.ok()) {
-    status = environment_.engine->CheckFits(static_cast<int64_t>(call->sequence.prompt.size()),
-                                            call->sequence.max_tokens);
-  }
-  if (!status.ok()) {
-    finished_ = true;
-    Finish(ToGrpc(status));
-    return;
-  }
-  call->sequence.request_id = std::move(internal_id);
-  call->sequence.arrival_ns = arrival_ns_;
-  call->sequence.deadline_ns = deadline_ns_;
-  Submit(*std::move(call));
+  if (absl::Status status = Submit(std::move(call)); !status.ok()) outcome_ = status;
+  Advance();
 }
 
-absl::StatusOr<ResolvedCall> GenerateCall::ParseAndResolve(const grpc::ByteBuffer& bytes,
-                                                           std::string* internal_id) const {
-  if (envelope_ == Envelope::kGenerate) {
-    v1::GenerateRequest request;
-    if (absl::Status status = ParseProto(bytes, &request); !status.ok()) return status;
-    *internal_id = RandomId();
-    return Resolve(request, *environment_.model);
-  }
-  v1::ExecuteRequest request;
-  if (absl::Status status = ParseProto(bytes, &request); !status.ok()) return status;
-  if (request.internal_id().empty()) return InvalidField("internal_id", "empty");
-  if (request.resume_size() > 0) return InvalidField("resume", "not supported yet");
-  if (request.has_resolved()) return InvalidField("resolved", "not supported yet");
-  if (!request.has_request()) return InvalidField("work", "request is required");
-  *internal_id = request.internal_id();
-  return Resolve(request.request(), *environment_.model);
+absl::Status GenerateCall::Submit(absl::StatusOr<ResolvedCall> call) {
+  if (!call.ok()) return call.status();
+  if (cancelled_) return CancelledStatus();
+  if (environment_.clock->NowNs() >= deadline_ns_) return absl::DeadlineExceededError("the deadline passed");
+  if (environment_.engine->Load().draining) return absl::UnavailableError("the server is draining");
+  absl::Status fits =
+      environment_.engine->CheckFits(static_cast<int64_t>(call->spec.prompt.size()), call->spec.max_tokens);
+  if (!fits.ok()) return fits;
+  LogDebug("request {} ({}): {} prompt tokens, up to {} more", call->spec.request_id, call->client_request_id,
+           call->spec.prompt.size(), call->spec.max_tokens);
+  call->spec.arrival_ns = arrival_ns_;
+  call->spec.deadline_ns = deadline_ns_;
+  stream_.emplace(*call, environment_.model, arrival_ns_);
+  if (envelope_ == Envelope::kExecute) resolved_ = ToProto(*call, *environment_.model);
+  sequence_ = environment_.engine->Submit(std::move(call->spec), shared_from_this());
+  return absl::OkStatus();
 }
 
-void GenerateCall::Submit(ResolvedCall call) {
-  builder_ = std::make_unique<ResponseBuilder>(call, environment_.model);
-  if (envelope_ == Envelope::kExecute) {
-    resolved_ = std::make_unique<v1::ResolvedRequest>(ToMessage(call, *environment_.model));
+absl::Status GenerateCall::CancelledStatus() const {
+  if (deadline_ns_ != INT64_MAX && environment_.clock->NowNs() >= deadline_ns_ - kDeadlineSlackNs) {
+    return absl::DeadlineExceededError("the deadline passed");
   }
-  submitted_ = true;
-  sequence_ = environment_.engine->Submit(std::move(call.sequence), shared_from_this());
+  return absl::CancelledError("the client left");
 }
 
 void GenerateCall::OnCancel() {
   absl::MutexLock lock(&mutex_);
   cancelled_ = true;
-  // Before that, Prepare sees the flag.
-  if (submitted_ && !ended_) environment_.engine->Cancel(sequence_, absl::CancelledError("the client left"));
+  // Before there is a sequence, the task thread sees the flag.
+  if (stream_.has_value()) environment_.engine->Cancel(sequence_, CancelledStatus());
 }
 
 bool GenerateCall::OnToken(const TokenEvent& token) {
   absl::MutexLock lock(&mutex_);
-  const bool goes_on = builder_->AddToken(token);
+  const bool goes_on = stream_->AddToken(token);
   // The end follows at once and shares the message of the last token.
-  if (goes_on && !token.is_last) WriteIfIdle();
+  if (goes_on && !token.is_last) Advance();
   return goes_on;
 }
 
 void GenerateCall::OnEnd(const Outcome& outcome) {
   absl::MutexLock lock(&mutex_);
-  ended_ = true;
-  end_status_ = outcome.status;
-  if (outcome.status.ok()) builder_->AddSummary(outcome);
-  WriteIfIdle();
+  if (outcome.status.ok()) stream_->End(outcome);
+  outcome_ = outcome.status;
+  Advance();
 }
 
 void GenerateCall::OnWriteDone(bool ok) {
   absl::MutexLock lock(&mutex_);
   write_in_flight_ = false;
-  if (!ok && !ended_) {
-    environment_.engine->Cancel(sequence_, absl::CancelledError("the stream broke"));
-    return;  // OnEnd finishes the call
+  if (!ok) {
+    // Nothing reaches the client any more; the call is finished when the sequence has ended.
+    cancelled_ = true;
+    environment_.engine->Cancel(sequence_, CancelledStatus());
   }
-  if (!ok) end_status_ = absl::CancelledError("the stream broke");
-  WriteIfIdle();
+  Advance();
 }
 
 void GenerateCall::OnDone() {
+  environment_.open_calls->Leave();
   // Where this was the last share, the call goes with it: after the lock was released.
   std::shared_ptr<GenerateCall> self;
-  {
-    absl::MutexLock lock(&mutex_);
-    self = std::move(self_);
+  absl::MutexLock lock(&mutex_);
+  self = std::move(self_);
+}
+
+void GenerateCall::Advance() {
+  if (write_in_flight_ || finished_) return;
+  const bool failed = outcome_.has_value() && !outcome_->ok();
+  if (!cancelled_ && !failed && HasMessage()) {
+    writing_ = NextMessage();
+    if (outcome_.has_value() && !HasMessage()) {
+      finished_ = true;
+      StartWriteAndFinish(&writing_, grpc::WriteOptions(), grpc::Status::OK);
+    } else {
+      write_in_flight_ = true;
+      StartWrite(&writing_);
+    }
+  } else if (outcome_.has_value()) {
+    finished_ = true;
+    Finish(ToGrpc(*outcome_));
   }
 }
 
-void GenerateCall::WriteIfIdle() {
-  if (write_in_flight_ || finished_) return;
-  if (ended_ && !end_status_.ok()) {
-    finished_ = true;
-    Finish(ToGrpc(end_status_));
-    return;
-  }
-  // The resolved request travels with the first token: until then a router may still go elsewhere.
-  if (!builder_->HasMessage()) return;
-  writing_ = NextMessage();
-  if (ended_ && !builder_->HasMessage()) {
-    finished_ = true;
-    StartWriteAndFinish(&writing_, grpc::WriteOptions(), grpc::Status::OK);
-  } else {
-    write_in_flight_ = true;
-    StartWrite(&writing_);
-  }
+bool GenerateCall::HasMessage() const {
+  return resolved_.has_value() || (stream_.has_value() && stream_->HasMessage());
 }
 
 grpc::ByteBuffer GenerateCall::NextMessage() {
-  if (envelope_ == Envelope::kGenerate) return SerializeProto(builder_->TakeMessage());
+  if (envelope_ == Envelope::kGenerate) return SerializeProto(stream_->TakeMessage());
   v1::ExecuteResponse message;
-  if (resolved_ != nullptr) {
-    message.mutable_resolved()->Swap(resolved_.get());
+  if (resolved_.has_value()) {
+    message.mutable_resolved()->Swap(&*resolved_);
     resolved_.reset();
   } else {
-    *message.mutable_response() = builder_->TakeMessage();
+    *message.mutable_response() = stream_->TakeMessage();
   }
   return SerializeProto(message);
 }

@@ -1,12 +1,14 @@
 // One streaming call: from raw request bytes to the last message. Serves Inference.Generate and
-// Worker.Execute, which differ in their envelopes.
+// Worker.Execute, which differ in their envelopes only.
 //
 // Threads: gRPC's callbacks, the task thread and the output thread meet here under one mutex. At most one
 // write is in flight; what arrives meanwhile is merged into the next message. Ownership: the call lives until
-// gRPC is done with it and its sequence has ended.
+// gRPC is done with it and its sequence has ended. The call is finished once, after the sequence ended.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -16,8 +18,9 @@
 #include "grpcpp/support/server_callback.h"
 #include "worker/decision/sequence.h"
 #include "worker/loop/engine.h"
+#include "worker/service/open_calls.h"
 #include "worker/service/request.h"
-#include "worker/service/response_builder.h"
+#include "worker/service/response_stream.h"
 #include "worker/service/task_thread.h"
 
 namespace ridge::worker {
@@ -28,13 +31,17 @@ struct CallEnvironment {
   Engine* engine;
   TaskThread* tasks;
   Clock* clock;
+  OpenCalls* open_calls;
 };
 
-class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                     public TokenSink,
-                     public std::enable_shared_from_this<GenerateCall> {
+class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                           public TokenSink,
+                           public std::enable_shared_from_this<GenerateCall> {
  public:
-  enum class Envelope { kGenerate, kExecute };
+  enum class Envelope {
+    kGenerate,  // GenerateRequest to GenerateResponse
+    kExecute,   // ExecuteRequest to ExecuteResponse, the first of which is `resolved`
+  };
 
   // Begins a call; the result belongs to gRPC until OnDone.
   static GenerateCall* Start(const CallEnvironment& environment, Envelope envelope,
@@ -50,13 +57,15 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   GenerateCall(const CallEnvironment& environment, Envelope envelope, grpc::CallbackServerContext* context);
 
-  // On the task thread.
+  // On the task thread: from the request to the engine, or to an error.
   void Prepare(const grpc::ByteBuffer& request);
-  absl::StatusOr<ResolvedCall> ParseAndResolve(const grpc::ByteBuffer& request,
-                                               std::string* internal_id) const;
-  void Submit(ResolvedCall call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Submit(absl::StatusOr<ResolvedCall> call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Why the client's going ends the call.
+  absl::Status CancelledStatus() const;
 
-  void WriteIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts the next write, or finishes the call, where nothing is in flight and there is something to do.
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasMessage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::ByteBuffer NextMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const CallEnvironment environment_;
@@ -65,17 +74,15 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const int64_t deadline_ns_;
 
   absl::Mutex mutex_;
-  std::shared_ptr<GenerateCall> self_ ABSL_GUARDED_BY(mutex_);  // gRPC's share
-  std::unique_ptr<ResponseBuilder> builder_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<v1::ResolvedRequest> resolved_ ABSL_GUARDED_BY(mutex_);  // to be sent first
+  std::shared_ptr<GenerateCall> self_ ABSL_GUARDED_BY(mutex_);           // gRPC's share
+  std::optional<v1::ResolvedRequest> resolved_ ABSL_GUARDED_BY(mutex_);  // to be sent first
+  std::optional<ResponseStream> stream_ ABSL_GUARDED_BY(mutex_);         // once there is a sequence
+  SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   grpc::ByteBuffer writing_ ABSL_GUARDED_BY(mutex_);
   bool write_in_flight_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool submitted_ ABSL_GUARDED_BY(mutex_) = false;
-  SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // OnEnd was called
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;               // the client is gone
+  std::optional<absl::Status> outcome_ ABSL_GUARDED_BY(mutex_);  // once there is nothing more to come
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status end_status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace ridge::worker

@@ -1,7 +1,7 @@
 // ridge.v1.Inference on a worker.
 //
-// Requests arrive as raw bytes, so that text that is not UTF-8 is an error with the field's name. Threads:
-// gRPC's.
+// Requests arrive as raw bytes, so that text which is not UTF-8 is refused with its field's name. Requests
+// are parsed and answered on the task thread. Thread-safe.
 #pragma once
 
 #include "grpcpp/support/byte_buffer.h"
@@ -10,39 +10,32 @@
 
 namespace ridge::worker {
 
-// What GetModel tells beyond the ServedModel.
-struct ModelDetails {
-  std::string architecture;
-  int64_t parameters = 0;
-  std::string device;
-  int64_t kv_capacity_tokens = 0;
-};
+template <class Base>
+using RawGenerate = v1::Inference::WithRawCallbackMethod_Generate<Base>;
+template <class Base>
+using RawTokenize = v1::Inference::WithRawCallbackMethod_Tokenize<Base>;
+template <class Base>
+using RawDetokenize = v1::Inference::WithRawCallbackMethod_Detokenize<Base>;
+template <class Base>
+using RawGetModel = v1::Inference::WithRawCallbackMethod_GetModel<Base>;
 
-using RawInferenceService = v1::Inference::WithRawCallbackMethod_Generate<
-    v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithCallbackMethod_Detokenize<
-        v1::Inference::WithCallbackMethod_GetModel<v1::Inference::Service>>>>;
+using RawInferenceService = RawGenerate<RawTokenize<RawDetokenize<RawGetModel<v1::Inference::Service>>>>;
 
-class InferenceService : public RawInferenceService {
+class InferenceService final : public RawInferenceService {
  public:
-  InferenceService(const CallEnvironment& environment, ModelDetails details)
-      : environment_(environment), details_(std::move(details)) {}
+  explicit InferenceService(const CallEnvironment& environment) : environment_(environment) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
-                                       const v1::DetokenizeRequest* request,
-                                       v1::DetokenizeResponse* response) override;
-  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context, const v1::GetModelRequest* request,
-                                     v1::GetModelResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
 
  private:
-  absl::Status TokenizeNow(const grpc::ByteBuffer& request, v1::TokenizeResponse* response) const;
-  absl::Status DetokenizeNow(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response) const;
-
   const CallEnvironment environment_;
-  const ModelDetails details_;
 };
 
 }  // namespace ridge::worker

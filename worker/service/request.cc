@@ -16,10 +16,13 @@ constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxStopTokenIds = 1024;
 constexpr size_t kMaxRequestIdBytes = 256;
 
-absl::Status NotSupported(absl::string_view field) { return InvalidField(field, "not supported yet"); }
+absl::Status NotSupported(absl::string_view field) {
+  return InvalidField(field, "not supported yet");
+}
 
 absl::Status CheckNotBuilt(const v1::GenerateRequest& request) {
-  if (request.has_n() && request.n() < 1) return InvalidField("n", absl::StrCat(request.n(), " is less than 1"));
+  if (request.has_n() && request.n() < 1)
+    return InvalidField("n", absl::StrCat(request.n(), " is less than 1"));
   if (request.has_n() && request.n() != 1) return NotSupported("n");
   if (request.has_logprobs() && request.logprobs() < 0) {
     return InvalidField("logprobs", absl::StrCat(request.logprobs(), " is negative"));
@@ -42,15 +45,16 @@ absl::Status CheckStops(const v1::GenerateRequest& request, const ServedModel& m
     const std::string field = absl::StrCat("stop[", i, "]");
     if (request.stop(i).empty()) return InvalidField(field, "empty");
     if (request.stop(i).size() > kMaxStopBytes) {
-      return InvalidField(field, absl::StrCat(request.stop(i).size(), " bytes are more than ", kMaxStopBytes));
+      return InvalidField(field,
+                          absl::StrCat(request.stop(i).size(), " bytes are more than ", kMaxStopBytes));
     }
   }
   if (request.stop_size() > 0 && model.tokenizer == nullptr) {
     return InvalidField("stop", "the model has no tokenizer, hence no text");
   }
   if (request.stop_token_ids_size() > kMaxStopTokenIds) {
-    return InvalidField("stop_token_ids", absl::StrCat(request.stop_token_ids_size(), " ids are more than ",
-                                                       kMaxStopTokenIds));
+    return InvalidField("stop_token_ids",
+                        absl::StrCat(request.stop_token_ids_size(), " ids are more than ", kMaxStopTokenIds));
   }
   return CheckTokenIds("stop_token_ids", request.stop_token_ids(), model.config.vocab_size);
 }
@@ -63,8 +67,8 @@ absl::Status CheckLimits(const v1::GenerateRequest& request) {
     return InvalidField("min_tokens", absl::StrCat(request.min_tokens(), " is negative"));
   }
   if (request.has_max_tokens() && request.min_tokens() > request.max_tokens()) {
-    return InvalidField("min_tokens", absl::StrCat(request.min_tokens(), " is more than max_tokens ",
-                                                   request.max_tokens()));
+    return InvalidField(
+        "min_tokens", absl::StrCat(request.min_tokens(), " is more than max_tokens ", request.max_tokens()));
   }
   if (request.min_tokens() > 0) return NotSupported("min_tokens");
   if (request.request_id().size() > kMaxRequestIdBytes) {
@@ -73,7 +77,8 @@ absl::Status CheckLimits(const v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status ResolveReturns(const v1::GenerateRequest& request, const ServedModel& model, ResolvedCall* call) {
+absl::Status ResolveReturns(const v1::GenerateRequest& request, const ServedModel& model,
+                            ResolvedCall* call) {
   call->return_text = request.has_return_text() ? request.return_text() : model.tokenizer != nullptr;
   call->return_ids = request.has_return_ids() ? request.return_ids() : true;
   if (call->return_text && model.tokenizer == nullptr) {
@@ -102,7 +107,8 @@ const char* InputField(const v1::GenerateRequest& request) {
   return "input";
 }
 
-absl::StatusOr<std::vector<TokenId>> ResolveInput(const v1::GenerateRequest& request, const ServedModel& model) {
+absl::StatusOr<std::vector<TokenId>> ResolveInput(const v1::GenerateRequest& request,
+                                                  const ServedModel& model) {
   const InputOptions options = InputOptionsOf(request);
   switch (request.input_case()) {
     case v1::GenerateRequest::kPrompt:
@@ -118,12 +124,14 @@ absl::StatusOr<std::vector<TokenId>> ResolveInput(const v1::GenerateRequest& req
 }
 
 // The limit is what the request asks for or what is left of the context, whichever is less.
-absl::Status ResolveMaxTokens(const v1::GenerateRequest& request, const ServedModel& model, ResolvedCall* call) {
+absl::Status ResolveMaxTokens(const v1::GenerateRequest& request, const ServedModel& model,
+                              ResolvedCall* call) {
   const int64_t prompt_tokens = static_cast<int64_t>(call->spec.prompt.size());
   const int64_t left = model.context_length - prompt_tokens;
   if (left < 1) {
-    return InvalidField(InputField(request), absl::StrCat(prompt_tokens, " tokens leave no room in the context of ",
-                                                          model.context_length));
+    return InvalidField(
+        InputField(request),
+        absl::StrCat(prompt_tokens, " tokens leave no room in the context of ", model.context_length));
   }
   // Without a limit of its own a request asks for more than any context leaves.
   call->max_tokens_asked = request.has_max_tokens() ? request.max_tokens() : model.context_length;
@@ -180,7 +188,8 @@ absl::StatusOr<ResolvedCall> Resolve(const v1::ResolvedRequest& resolved, const 
   if (!resolved.request().sampling().has_seed()) {
     return InvalidField("resolved.request.sampling.seed", "required");
   }
-  return Resolve(resolved.request(), {resolved.eos_token_ids().begin(), resolved.eos_token_ids().end()}, model);
+  return Resolve(resolved.request(), {resolved.eos_token_ids().begin(), resolved.eos_token_ids().end()},
+                 model);
 }
 
 v1::ResolvedRequest ToProto(const ResolvedCall& call, const ServedModel& model) {

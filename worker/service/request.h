@@ -1,8 +1,8 @@
-// Requests, parsed at the edge: from a GenerateRequest to plain data with every default applied, or to an error
-// that names the field. Pure functions; tokenises, which takes time on a long prompt.
+// Requests, parsed at the edge: from a GenerateRequest to plain data with every default applied, or to an
+// error that names the field. Pure functions; tokenises, which takes time on a long prompt.
 //
-// Errors are INVALID_ARGUMENT, NOT_FOUND for another model, FAILED_PRECONDITION for a resolved request that was
-// made for other numerics. A field that is not built yet is refused unless its value means "off".
+// Errors are INVALID_ARGUMENT, NOT_FOUND for another model, FAILED_PRECONDITION for a resolved request that
+// was made for other numerics. A field that is not built yet is refused unless its value means "off".
 #pragma once
 
 #include <cstdint>

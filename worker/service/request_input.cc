@@ -10,7 +10,8 @@ namespace {
 
 // An option that asks for something which this kind of input does not have. Asking for it not to happen is
 // harmless.
-absl::Status CheckMeaningless(absl::string_view field, std::optional<bool> value, absl::string_view applies_to) {
+absl::Status CheckMeaningless(absl::string_view field, std::optional<bool> value,
+                              absl::string_view applies_to) {
   if (!value.value_or(false)) return absl::OkStatus();
   return InvalidField(field, absl::StrCat("applies to ", applies_to, " only"));
 }

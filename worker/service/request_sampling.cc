@@ -17,8 +17,8 @@ struct Range {
 absl::Status CheckRange(absl::string_view field, float value, const Range& range) {
   const bool above = range.includes_low ? value >= range.low : value > range.low;
   if (above && value <= range.high) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat(value, " is not in ", range.includes_low ? "[" : "(", range.low, ", ",
-                                          range.high, "]"));
+  return InvalidField(field, absl::StrCat(value, " is not in ", range.includes_low ? "[" : "(", range.low,
+                                          ", ", range.high, "]"));
 }
 
 absl::Status CheckPenalty(absl::string_view field, bool present, float value, float off, const Range& range) {
@@ -33,8 +33,8 @@ absl::Status CheckNotBuilt(const v1::SamplingParams& s) {
                                      s.repetition_penalty(), 1, {0, false, 10});
   status.Update(CheckPenalty("sampling.presence_penalty", s.has_presence_penalty(), s.presence_penalty(), 0,
                              {-2, true, 2}));
-  status.Update(CheckPenalty("sampling.frequency_penalty", s.has_frequency_penalty(), s.frequency_penalty(), 0,
-                             {-2, true, 2}));
+  status.Update(CheckPenalty("sampling.frequency_penalty", s.has_frequency_penalty(), s.frequency_penalty(),
+                             0, {-2, true, 2}));
   if (!status.ok()) return status;
   if (!s.logit_bias().empty()) return InvalidField("sampling.logit_bias", "not supported yet");
   if (!s.allowed_token_ids().empty()) return InvalidField("sampling.allowed_token_ids", "not supported yet");

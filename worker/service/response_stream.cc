@@ -11,7 +11,9 @@ namespace {
 // Keeps a message of a client that reads slowly within any limit on its size.
 constexpr int kMaxTokensPerMessage = 64;
 
-int64_t Microseconds(int64_t begin_ns, int64_t end_ns) { return (end_ns - begin_ns) / 1000; }
+int64_t Microseconds(int64_t begin_ns, int64_t end_ns) {
+  return (end_ns - begin_ns) / 1000;
+}
 
 v1::FinishReason ToProto(FinishReason reason) {
   switch (reason) {

@@ -1,5 +1,5 @@
-// Turns what a sequence generates into the messages of its stream: text, bytes, times, and the summary that the
-// last message carries. Tokens that are added before a message is taken share it.
+// Turns what a sequence generates into the messages of its stream: text, bytes, times, and the summary that
+// the last message carries. Tokens that are added before a message is taken share it.
 //
 // One thread at a time. The model outlives it.
 #pragma once
@@ -53,7 +53,7 @@ class ResponseStream {
   int32_t generated_ = 0;
   int64_t first_token_ns_ = 0;
   int64_t last_token_ns_ = 0;
-  int32_t matched_stop_ = -1;      // index of the stop string
+  int32_t matched_stop_ = -1;       // index of the stop string
   std::optional<TokenId> stop_id_;  // the stop token that ended the choice
 };
 

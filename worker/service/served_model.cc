@@ -25,14 +25,15 @@ std::string NameOf(const WorkerConfig& config, const ModelConfig& model) {
 absl::StatusOr<int32_t> ContextOf(const WorkerConfig& config, const ModelConfig& model) {
   if (config.max_context == 0) return model.context_length;
   if (config.max_context > model.context_length) {
-    return InvalidField("--max_context", absl::StrCat(config.max_context, " is more than the model's ",
-                                                      model.context_length));
+    return InvalidField("--max_context",
+                        absl::StrCat(config.max_context, " is more than the model's ", model.context_length));
   }
   return config.max_context;
 }
 
 // nullptr where the model has none.
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const WorkerConfig& config, const WeightSource& source) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const WorkerConfig& config,
+                                                         const WeightSource& source) {
   const auto* gguf = dynamic_cast<const GgufSource*>(&source);
   if (gguf == nullptr) {
     LogWarning("{}: no tokenizer; requests give prompt_ids and get no text", config.model);
@@ -40,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const WorkerConfig& con
   }
   absl::StatusOr<TokenizerSpec> spec = TokenizerSpecFromGguf(gguf->file());
   if (absl::IsNotFound(spec.status())) {
-    LogWarning("{}; requests give prompt_ids and get no text", spec.status().message());
+    LogWarning("{}; requests give prompt_ids and get no text", std::string(spec.status().message()));
     return nullptr;
   }
   if (!spec.ok()) return spec.status();
@@ -65,7 +66,7 @@ absl::StatusOr<std::optional<ChatTemplate>> LoadChatTemplate(const WorkerConfig&
   if (tokenizer == nullptr || tokenizer->chat_template().empty()) return std::nullopt;
   absl::StatusOr<ChatTemplate> known = ChatTemplate::Recognise(tokenizer->chat_template());
   if (known.ok()) return *std::move(known);
-  LogWarning("chat is not available: {} (--chat_template)", known.status().message());
+  LogWarning("chat is not available: {} (--chat_template)", std::string(known.status().message()));
   return std::nullopt;
 }
 

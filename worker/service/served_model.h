@@ -1,5 +1,5 @@
-// What this worker serves, as far as a request needs to know it. Filled at start-up, immutable afterwards; any
-// thread.
+// What this worker serves, as far as a request needs to know it. Filled at start-up, immutable afterwards;
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/model/weight_source.h"
 #include "worker/backend/sampling_params.h"
+#include "worker/model/weight_source.h"
 #include "worker/service/worker_config.h"
 #include "worker/text/chat_template.h"
 #include "worker/text/tokenizer.h"
@@ -20,8 +20,8 @@ struct ServedModel {
   std::string name;
   ModelConfig config;
   int32_t context_length = 0;            // most tokens of prompt and completion together
-  std::unique_ptr<Tokenizer> tokenizer;  // none: only prompt_ids are served, and no text is returned. Otherwise
-                                         // it has exactly config.vocab_size tokens
+  std::unique_ptr<Tokenizer> tokenizer;  // none: only prompt_ids are served, and no text is returned.
+                                         // Otherwise it has exactly config.vocab_size tokens
   std::optional<ChatTemplate> chat_template;  // only with a tokenizer
   SamplingParams default_sampling;            // what absent fields stand for; its seed has no meaning
 

@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/logging.h"
 #include "common/status.h"
 #include "worker/backend/cpu/cpu_backend.h"
-#include "worker/model/gguf_source.h"
 #include "worker/model/open_model.h"
-#include "worker/text/gguf_tokenizer.h"
 
 namespace ridge::worker {
 namespace {
@@ -19,131 +16,100 @@ namespace {
 constexpr char kInferenceName[] = "ridge.v1.Inference";
 constexpr char kWorkerName[] = "ridge.v1.Worker";
 
-// Logs how long a phase of the start took.
-class Phase {
- public:
-  explicit Phase(const char* name) : name_(name), begin_ns_(RealClock()->NowNs()) {}
-  ~Phase() { LogInfo("start: {} in {:.3f} s", name_, (RealClock()->NowNs() - begin_ns_) * 1e-9); }
-
- private:
-  const char* const name_;
-  const int64_t begin_ns_;
-};
+// Runs a phase of the start and logs how long it took.
+template <typename Function>
+auto Timed(const char* name, Function phase) {
+  const int64_t begin_ns = RealClock()->NowNs();
+  auto result = phase();
+  if (result.ok()) LogInfo("start: {} in {:.3f} s", name, (RealClock()->NowNs() - begin_ns) * 1e-9);
+  return result;
+}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerConfig& config) {
   auto worker = std::unique_ptr<Worker>(new Worker(config));
-  std::unique_ptr<WeightSource> source;
-  {
-    Phase phase("model opened");
-    absl::StatusOr<std::unique_ptr<WeightSource>> opened = OpenModel(config.model);
-    if (!opened.ok()) return InvalidField("--model", opened.status().message());
-    source = *std::move(opened);
-  }
-  if (absl::Status status = worker->LoadText(*source); !status.ok()) return status;
-  if (absl::Status status = worker->LoadBackend(*source); !status.ok()) return status;
-  worker->StartEngine(*source);
+  if (absl::Status status = worker->Load(); !status.ok()) return status;
+  worker->StartEngine();
   if (absl::Status status = worker->Listen(); !status.ok()) return status;
   return worker;
 }
 
 Worker::~Worker() {
-  // Whoever calls goes first, then who is called.
+  // Who calls goes before who is called.
   http_.reset();
   if (worker_service_ != nullptr) worker_service_->Close();
-  if (grpc_ != nullptr) grpc_->Shutdown(absl::ZeroDuration());
-  tasks_.reset();
-  engine_.reset();
+  grpc_.reset();
 }
 
-absl::Status Worker::LoadText(const WeightSource& source) {
-  Phase phase("tokenizer loaded");
-  model_.no_chat_reason = "the model has no tokenizer";
-  const auto* gguf = dynamic_cast<const GgufSource*>(&source);
-  if (gguf != nullptr) {
-    absl::StatusOr<TokenizerSpec> spec = TokenizerSpecFromGguf(gguf->file());
-    if (!spec.ok() && spec.status().code() != absl::StatusCode::kNotFound) return spec.status();
-    if (spec.ok()) {
-      if (static_cast<int32_t>(spec->tokens.size()) > source.config().vocab_size) {
-        return absl::InvalidArgumentError(absl::StrCat(config_.model, ": the tokenizer has ",
-                                                       spec->tokens.size(), " tokens, the model ",
-                                                       source.config().vocab_size));
-      }
-      absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(spec));
-      if (!tokenizer.ok())
-        return absl::InvalidArgumentError(absl::StrCat(config_.model, ": ", tokenizer.status().message()));
-      tokenizer_ = *std::move(tokenizer);
-    }
-  }
-  if (tokenizer_ == nullptr) {
-    if (!config_.chat_template.empty()) return InvalidField("--chat_template", model_.no_chat_reason);
-    return absl::OkStatus();
-  }
-  model_.tokenizer = tokenizer_.get();
-  absl::StatusOr<ChatTemplate> chat = config_.chat_template.empty()
-                                          ? ChatTemplate::Recognise(tokenizer_->chat_template())
-                                          : ChatTemplate::FromName(config_.chat_template);
-  if (chat.ok()) {
-    chat_ = std::make_unique<ChatTemplate>(*std::move(chat));
-    model_.chat = chat_.get();
-  } else if (!config_.chat_template.empty()) {
-    return InvalidField("--chat_template", chat.status().message());
-  } else {
-    model_.no_chat_reason = tokenizer_->chat_template().empty() ? "the model has no chat template"
-                                                                : std::string(chat.status().message());
-    LogWarning("no chat: {}", model_.no_chat_reason);
-  }
-  return absl::OkStatus();
+absl::Status Worker::Load() {
+  absl::StatusOr<std::unique_ptr<WeightSource>> source =
+      Timed("model opened", [this] { return OpenModel(config_.model); });
+  if (!source.ok()) return InvalidField("--model", source.status().message());
+  absl::StatusOr<ServedModel> model =
+      Timed("tokenizer loaded", [&] { return LoadServedModel(config_, **source); });
+  if (!model.ok()) return model.status();
+  model_ = *std::move(model);
+  absl::Status status = Timed("weights loaded", [&] { return LoadBackend(**source); });
+  if (status.ok()) status = Timed("memory reserved", [this] { return ReserveMemory(); });
+  if (status.ok()) LimitContext();
+  return status;
 }
 
 absl::Status Worker::LoadBackend(const WeightSource& source) {
-  {
-    Phase phase("weights packed");
-    absl::StatusOr<std::unique_ptr<CpuBackend>> backend =
-        CpuBackend::Create(source, {.threads = config_.threads});
-    if (!backend.ok()) return backend.status();
-    const CpuBackend* cpu = backend->get();
-    backend_ = *std::move(backend);
-    registry_.GaugeCallback("ridge_fp16_saturations_total", "Activations that fp16 could not hold.", {},
-                            [cpu] { return static_cast<double>(cpu->saturations()); });
-  }
-  const int64_t blocks = config_.kv_cache_bytes / backend_->Info().kv_block_bytes;
-  if (blocks < 1) {
-    return InvalidField("--kv_cache_bytes",
-                        absl::StrCat(config_.kv_cache_bytes, " is less than one block of ",
-                                     backend_->Info().kv_block_bytes, " bytes"));
-  }
-  num_blocks_ = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX));
-  Phase phase("memory reserved");
-  return backend_->Reserve(num_blocks_, {config_.max_batch, config_.step_tokens});
+  absl::StatusOr<std::unique_ptr<CpuBackend>> backend =
+      CpuBackend::Create(source, {.threads = config_.threads});
+  if (!backend.ok()) return InvalidField("--model", backend.status().message());
+  registry_.GaugeCallback("ridge_fp16_saturations_total", "Activations that fp16 could not hold.", {},
+                          [cpu = backend->get()] { return static_cast<double>(cpu->saturations()); });
+  backend_ = *std::move(backend);
+  model_.numerics_id = backend_->Info().numerics_id;
+  model_.device = backend_->Info().device;
+  return absl::OkStatus();
 }
 
-void Worker::StartEngine(const WeightSource& source) {
-  const ModelConfig& config = source.config();
-  int64_t context = std::min<int64_t>(config.context_length, KvCapacityTokens());
-  if (config_.max_context > 0) context = std::min<int64_t>(context, config_.max_context);
-  model_.name = config_.served_model_name.empty() ? config.name : config_.served_model_name;
-  model_.numerics_id = backend_->Info().numerics_id;
-  model_.vocab_size = config.vocab_size;
-  model_.context_length = static_cast<int32_t>(context);
-  model_.eos_token_ids = config.eos_token_ids;
-  LogInfo("model: {} ({}, {:.1f} M parameters, context {}), device: {}, KV memory for {} tokens, numerics {}",
-          model_.name, ArchitectureName(config.architecture), config.num_parameters() * 1e-6,
-          model_.context_length, backend_->Info().device, KvCapacityTokens(), model_.numerics_id);
+absl::Status Worker::ReserveMemory() {
+  const int64_t block_bytes = backend_->Info().kv_block_bytes;
+  if (config_.kv_cache_bytes < block_bytes) {
+    return InvalidField("--kv_cache_bytes",
+                        absl::StrCat(config_.kv_cache_bytes, " is less than one block of ", kBlockTokens,
+                                     " tokens, ", block_bytes, " bytes"));
+  }
+  // More than what all sequences hold at their limits would never be used.
+  const int64_t most_blocks = int64_t{config_.max_batch} * ((model_.context_length - 1) / kBlockTokens + 1);
+  num_blocks_ =
+      static_cast<int32_t>(std::min({config_.kv_cache_bytes / block_bytes, most_blocks, int64_t{INT32_MAX}}));
+  model_.kv_capacity_tokens = int64_t{num_blocks_} * kBlockTokens;
+  absl::Status status = backend_->Reserve(num_blocks_, {config_.max_batch, config_.step_tokens});
+  if (!status.ok()) return InvalidField("--kv_cache_bytes", status.message());
+  return status;
+}
 
+void Worker::LimitContext() {
+  // What can never run is refused with its field's name, as whatever exceeds the context is.
+  if (model_.kv_capacity_tokens >= model_.context_length) return;
+  LogWarning("--kv_cache_bytes: memory for {} tokens limits the context of {}", model_.kv_capacity_tokens,
+             model_.context_length);
+  model_.context_length = static_cast<int32_t>(model_.kv_capacity_tokens);
+}
+
+void Worker::StartEngine() {
+  LogInfo("model {}: {}, {:.1f} M parameters, context {}, numerics {}", model_.name,
+          ArchitectureName(model_.config.architecture), model_.config.num_parameters() * 1e-6,
+          model_.context_length, model_.numerics_id);
+  LogInfo("device {}: weights {} MiB, KV memory for {} tokens, {} MiB", model_.device,
+          backend_->Info().weight_bytes >> 20, model_.kv_capacity_tokens,
+          num_blocks_ * backend_->Info().kv_block_bytes >> 20);
   engine_ = std::make_unique<Engine>(EngineConfig{.num_blocks = num_blocks_,
                                                   .max_running = config_.max_batch,
                                                   .step_tokens = config_.step_tokens,
                                                   .chunk_tokens = config_.chunk_tokens},
                                      backend_.get(), RealClock(), &engine_metrics_);
   tasks_ = std::make_unique<TaskThread>();
-  const CallEnvironment environment{&model_, engine_.get(), tasks_.get(), RealClock()};
-  inference_ = std::make_unique<InferenceService>(
-      environment, ModelDetails{ArchitectureName(config.architecture), config.num_parameters(),
-                                backend_->Info().device, KvCapacityTokens()});
+  const CallEnvironment environment{&model_, engine_.get(), tasks_.get(), RealClock(), &open_calls_};
+  inference_ = std::make_unique<InferenceService>(environment);
   worker_service_ = std::make_unique<WorkerService>(
-      environment, [this] { return LoadOfNow(); }, [this] { StopAdmission(); });
+      environment, [this] { return ReportLoad(); }, [this] { StopAdmission(); });
 }
 
 absl::Status Worker::Listen() {
@@ -154,53 +120,71 @@ absl::Status Worker::Listen() {
       GrpcServer::Start(options, {inference_.get(), worker_service_.get()});
   if (!grpc.ok()) return grpc.status();
   grpc_ = *std::move(grpc);
-  if (config_.metrics_port >= 0) {
-    HttpPortOptions http_options;
-    http_options.host = ListenHost(config_);
-    http_options.port = config_.metrics_port;
-    http_options.metrics = &registry_;
-    http_options.ready = [this] { return !draining_; };
-    http_options.status = [this] { return StatusText(); };
-    absl::StatusOr<std::unique_ptr<HttpPort>> http = HttpPort::Start(std::move(http_options));
-    if (!http.ok()) return http.status();
-    http_ = *std::move(http);
+  {
+    absl::MutexLock lock(&mutex_);
+    listening_ = true;
+    PublishHealth();
   }
-  grpc_->SetServing(kInferenceName, true);
-  grpc_->SetServing(kWorkerName, true);
+  if (config_.metrics_port < 0) return absl::OkStatus();
+  HttpPortOptions http_options;
+  http_options.host = ListenHost(config_);
+  http_options.port = config_.metrics_port;
+  http_options.metrics = &registry_;
+  http_options.ready = [this] { return Ready(); };
+  http_options.status = [this] { return StatusText(); };
+  absl::StatusOr<std::unique_ptr<HttpPort>> http = HttpPort::Start(std::move(http_options));
+  if (!http.ok()) return http.status();
+  http_ = *std::move(http);
   return absl::OkStatus();
 }
 
 void Worker::StopAdmission() {
+  absl::MutexLock lock(&mutex_);
   draining_ = true;
-  grpc_->SetServing(kInferenceName, false);
-  grpc_->SetServing(kWorkerName, false);
   engine_->Drain();
+  PublishHealth();
+}
+
+void Worker::PublishHealth() {
+  // A router may ask for a drain before Listen has returned.
+  if (!listening_) return;
+  grpc_->SetServing(kInferenceName, !draining_);
+  grpc_->SetServing(kWorkerName, !draining_);
 }
 
 void Worker::Drain() {
   StopAdmission();
+  if (!open_calls_.WaitUntilNone(config_.drain_timeout)) {
+    LogWarning("--drain_timeout: {} streams are cut off", open_calls_.count());
+  }
   worker_service_->Close();
-  grpc_->Shutdown(config_.drain_timeout);
+  grpc_->Shutdown(absl::ZeroDuration());
 }
 
-v1::LoadReport Worker::LoadOfNow() const {
+bool Worker::Ready() const {
+  absl::MutexLock lock(&mutex_);
+  return listening_ && !draining_;
+}
+
+v1::LoadReport Worker::ReportLoad() const {
   const EngineLoad load = engine_->Load();
   v1::LoadReport report;
   report.set_running_requests(load.running);
   report.set_queued_requests(load.queued);
   report.set_queued_tokens(load.queued_tokens);
   report.set_kv_free_tokens(load.free_blocks * kBlockTokens);
-  report.set_kv_capacity_tokens(KvCapacityTokens());
-  report.set_accepting(!draining_);
+  report.set_kv_capacity_tokens(model_.kv_capacity_tokens);
+  report.set_accepting(Ready());
   report.set_model(model_.name);
   report.set_numerics_id(model_.numerics_id);
   return report;
 }
 
 std::string Worker::StatusText() const {
-  return absl::StrCat("ridge-worker " RIDGE_VERSION "\n", draining_ ? "draining" : "ready", "\n",
-                      ToString(config_), "\n\nmodel ", model_.name, "\ndevice ", backend_->Info().device,
-                      "\nnumerics ", model_.numerics_id, "\n", LoadOfNow().DebugString());
+  return absl::StrCat("ridge-worker " RIDGE_VERSION "\n", Ready() ? "ready" : "not ready",
+                      "\n\nconfig: ", ToString(config_), "\n\ndevice: ", model_.device,
+                      "\ncontext: ", model_.context_length, "\nopen streams: ", open_calls_.count(),
+                      "\n\nload:\n", ReportLoad().DebugString());
 }
 
 }  // namespace ridge::worker

@@ -3,11 +3,12 @@
 // Threads: Drain and the accessors may be called from any thread.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "common/grpc_server.h"
 #include "common/http_port.h"
 #include "common/metrics.h"
@@ -16,6 +17,8 @@
 #include "worker/loop/engine_metrics.h"
 #include "worker/model/weight_source.h"
 #include "worker/service/inference_service.h"
+#include "worker/service/open_calls.h"
+#include "worker/service/served_model.h"
 #include "worker/service/task_thread.h"
 #include "worker/service/worker_config.h"
 #include "worker/service/worker_service.h"
@@ -27,38 +30,45 @@ class Worker {
   // Loads the model, reserves memory and listens; ready when it returns. An error is one line that names the
   // flag or file.
   static absl::StatusOr<std::unique_ptr<Worker>> Start(const WorkerConfig& config);
+  // Cancels what is still open.
   ~Worker();
 
   int grpc_port() const { return grpc_->port(); }
   // -1 where there is none.
   int metrics_port() const { return http_ == nullptr ? -1 : http_->port(); }
 
-  // Not ready any more, accepts nothing new; returns when the open streams ended or the drain time-out
-  // passed.
+  // Not ready any more, accepts no new requests; returns when the open streams ended or the drain time-out
+  // passed, with the gRPC port closed.
   void Drain();
 
  private:
   explicit Worker(const WorkerConfig& config) : config_(config), engine_metrics_(&registry_) {}
 
-  absl::Status LoadText(const WeightSource& source);
+  absl::Status Load();
   absl::Status LoadBackend(const WeightSource& source);
-  void StartEngine(const WeightSource& source);
+  absl::Status ReserveMemory();
+  void LimitContext();
+  void StartEngine();
   absl::Status Listen();
+
   void StopAdmission();
-  v1::LoadReport LoadOfNow() const;
+  void PublishHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Ready() const;
+  v1::LoadReport ReportLoad() const;
   std::string StatusText() const;
-  int64_t KvCapacityTokens() const { return int64_t{num_blocks_} * kBlockTokens; }
 
   const WorkerConfig config_;
   MetricsRegistry registry_;
   EngineMetrics engine_metrics_;
-  std::atomic<bool> draining_{false};
+  OpenCalls open_calls_;
 
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> chat_;
+  mutable absl::Mutex mutex_;
+  bool listening_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+
+  ServedModel model_;
   std::unique_ptr<Backend> backend_;
   int32_t num_blocks_ = 0;
-  ServedModel model_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<TaskThread> tasks_;
   std::unique_ptr<InferenceService> inference_;

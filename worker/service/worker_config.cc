@@ -114,7 +114,8 @@ absl::Status Validate(const WorkerConfig& config) {
   status.Update(CheckDevice(config.device));
   status.Update(CheckEngine(config));
   status.Update(CheckOneOf("--default_sampling", config.default_sampling, {"ridge", "model"}));
-  status.Update(CheckRange("--max_message_bytes", config.max_message_bytes, kMinMessageBytes, kMaxMessageBytes));
+  status.Update(
+      CheckRange("--max_message_bytes", config.max_message_bytes, kMinMessageBytes, kMaxMessageBytes));
   status.Update(CheckOneOf("--log_level", config.log_level, {"debug", "info", "warning", "error"}));
   if (status.ok() && config.drain_timeout < absl::ZeroDuration()) {
     return InvalidField("--drain_timeout", "must not be negative");
@@ -142,7 +143,8 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
   absl::StatusOr<int64_t> kv_bytes = ParseBytes("kv_cache_bytes", absl::GetFlag(FLAGS_kv_cache_bytes));
   if (!kv_bytes.ok()) return kv_bytes.status();
   config.kv_cache_bytes = *kv_bytes;
-  absl::StatusOr<int64_t> message_bytes = ParseBytes("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes));
+  absl::StatusOr<int64_t> message_bytes =
+      ParseBytes("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes));
   if (!message_bytes.ok()) return message_bytes.status();
   config.max_message_bytes = *message_bytes;
   if (absl::Status status = Validate(config); !status.ok()) return status;

@@ -85,15 +85,18 @@ void WorkerService::Close() {
 
 void WorkerService::Run() {
   absl::MutexLock lock(&mutex_);
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&closed_), kReportInterval)) {
-    const v1::LoadReport report = report_();
-    for (Watcher* watcher : watchers_) watcher->Offer(report);
-    AnswerDrains(report);
+  for (;;) {
+    mutex_.Await(absl::Condition(this, &WorkerService::HasWork));
+    if (closed_) return;
+    Look();
+    mutex_.AwaitWithTimeout(absl::Condition(&closed_), kReportInterval);
   }
 }
 
-void WorkerService::AnswerDrains(const v1::LoadReport& report) {
-  if (report.running_requests() > 0 || report.queued_requests() > 0) return;
+void WorkerService::Look() {
+  const v1::LoadReport report = report_();
+  for (Watcher* watcher : watchers_) watcher->Offer(report);
+  if (environment_.open_calls->count() > 0) return;
   for (grpc::ServerUnaryReactor* call : std::exchange(drains_, {})) call->Finish(grpc::Status::OK);
 }
 

@@ -1,12 +1,14 @@
 // ridge.v1.Worker: what routers speak.
 //
-// Threads: gRPC's. Close ends the load streams, so that the server can shut down.
+// Threads: everything is thread-safe; one thread of its own looks at the load while somebody wants to know
+// it. Close ends the load streams, so that the server can shut down.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -18,9 +20,9 @@ namespace ridge::worker {
 using RawWorkerService = v1::Worker::WithRawCallbackMethod_Execute<
     v1::Worker::WithCallbackMethod_WatchLoad<v1::Worker::WithCallbackMethod_Drain<v1::Worker::Service>>>;
 
-class WorkerService : public RawWorkerService {
+class WorkerService final : public RawWorkerService {
  public:
-  // `report` gives the load of the moment; `drain` stops admission.
+  // `report` gives the load of the moment; `drain` stops admission. Neither may block.
   WorkerService(const CallEnvironment& environment, std::function<v1::LoadReport()> report,
                 std::function<void()> drain);
   ~WorkerService() override;
@@ -37,9 +39,12 @@ class WorkerService : public RawWorkerService {
  private:
   class Watcher;
 
-  // Looks at the load and tells the watchers of changes.
   void Run();
-  void AnswerDrains(const v1::LoadReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return closed_ || !watchers_.empty() || !drains_.empty();
+  }
+  // Tells watchers of the load, and drains of the last stream's end.
+  void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Watcher* watcher);
 
   const CallEnvironment environment_;
@@ -47,8 +52,7 @@ class WorkerService : public RawWorkerService {
   const std::function<void()> drain_;
   absl::Mutex mutex_;
   std::set<Watcher*> watchers_ ABSL_GUARDED_BY(mutex_);
-  std::vector<grpc::ServerUnaryReactor*> drains_
-      ABSL_GUARDED_BY(mutex_);  // calls that wait for the last request
+  std::vector<grpc::ServerUnaryReactor*> drains_ ABSL_GUARDED_BY(mutex_);  // wait for the last stream's end
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
