@@ -15,7 +15,7 @@ function(ridge_room name)
 endfunction()
 
 # ridge_test(<name> LABEL <unit|e2e|gpu|fuzz|soak> SOURCES <file>... [DEPS <target>...] [TIMEOUT <seconds>]):
-# every GoogleTest case becomes a ctest entry of its own.
+# every GoogleTest case becomes a ctest entry of its own. Those of e2e run one at a time: they boot processes and wait for them.
 function(ridge_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -27,5 +27,10 @@ function(ridge_test name)
     RIDGE_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/golden"
     RIDGE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     RIDGE_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  set(serial FALSE)
+  if(ARG_LABEL STREQUAL "e2e")
+    set(serial TRUE)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
 endfunction()
