@@ -11,6 +11,7 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/target.h"
 #include "kernels/reference/ops.h"
+#include "tests/unit/kernels/instruction_sets.h"
 
 namespace ridge::kernels {
 namespace {
@@ -202,6 +203,36 @@ TEST_F(CpuOpsTest, AttentionOfARowDoesNotDependOnTheOtherRows) {
     cpu::Attention(args, &scratch_);
   }
   ExpectSameBits(alone, together);
+}
+
+TEST_F(CpuOpsTest, EveryInstructionSetGivesTheSameBits) {
+  const int64_t m = 7, n = 90, k = 576, d = 64, num_blocks = 20, block_size = 2 * cpu::kKvBlockTokens * d;
+  const std::vector<float> x = Random(m * k), weight = Random(k), q = Random(3 * d);
+  const std::vector<Half> packed = Pack(Random(n * k), n, k);
+  std::vector<int32_t> table;
+  for (int32_t i = 0; i < num_blocks; ++i) table.push_back(i);
+  std::vector<Half> pool(num_blocks * block_size);
+  cpu::ToHalf(Random(num_blocks * block_size).data(), num_blocks * block_size, pool.data());
+
+  std::vector<float> first;
+  for (const int64_t set : cpu::InstructionSets()) {
+    SCOPED_TRACE(hwy::TargetName(set));
+    const cpu::OnlyInstructionSet only(set);
+    int64_t saturations = 0;
+    std::vector<float> product(m * n), norm(k), gated(k), attended(3 * d);
+    cpu::Matmul({x.data(), packed.data(), product.data(), m, n, k, n}, 0, cpu::NumPanels(n));
+    cpu::RmsNorm(x.data(), weight.data(), 1e-5f, k, norm.data(), &saturations);
+    cpu::SwiGlu(x.data(), weight.data(), k, gated.data(), &saturations);
+    cpu::Attention({q.data(), attended.data(), 3 * d, 1, num_blocks * cpu::kKvBlockTokens - 1, 3, 64,
+                    pool.data(), table.data(), block_size, 0, block_size / 2, &saturations},
+                   &scratch_);
+    std::vector<float> all = {cpu::LogSumExp(x.data(), m * k)};
+    for (const auto* part : {&product, &norm, &gated, &attended}) {
+      all.insert(all.end(), part->begin(), part->end());
+    }
+    if (first.empty()) first = all;
+    ExpectSameBits(all, first);
+  }
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 // After foreach_target, which decides the instruction set.
 #include "hwy/highway.h"
 #include "kernels/cpu/vector-inl.h"
+#include "tests/unit/kernels/instruction_sets.h"
 
 // This file is read once for each instruction set; what follows is wanted once.
 #ifndef RIDGE_TESTS_VECTOR_MATH_RESULTS_
@@ -83,23 +84,12 @@ void ExpectScalarResults(const float* x) {
   ASSERT_EQ(results.saturations, saturations);
 }
 
-// The instruction sets that the kernels are compiled for and that this machine has.
-std::vector<int64_t> Targets() {
-  std::vector<int64_t> targets;
-  for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
-    const int64_t target = left & -left;
-    if (target != HWY_EMU128 && target != HWY_SCALAR) targets.push_back(target);
-  }
-  return targets;
-}
-
 TEST(VectorMath, GivesTheScalarFunctionsBits) {
-  const std::vector<int64_t> targets = Targets();
-  if (targets.empty()) GTEST_SKIP() << "this machine cannot run the CPU kernels";
-  for (const int64_t target : targets) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  const std::vector<int64_t> sets = InstructionSets();
+  if (sets.empty()) GTEST_SKIP() << "this machine cannot run the CPU kernels";
+  for (const int64_t set : sets) {
+    SCOPED_TRACE(hwy::TargetName(set));
+    const OnlyInstructionSet only(set);
     float x[kVirtualLanes];
     // Every 997th float of either sign, infinities included.
     uint32_t bits = 0;
@@ -119,8 +109,6 @@ TEST(VectorMath, GivesTheScalarFunctionsBits) {
       ExpectScalarResults(x);
     }
   }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 }  // namespace
