@@ -88,6 +88,10 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Tokenizer& tokenizer,
     absl::StatusOr<std::vector<TokenId>> encoded =
         tokenizer.Encode(part.text, {.parse_special = part.is_control || parse_special});
     if (!encoded.ok()) return encoded.status();
+    if (part.is_control && (encoded->size() != 1 || !tokenizer.IsSpecial(encoded->front()))) {
+      return absl::FailedPreconditionError(absl::StrCat("the chat template needs the special token \"",
+                                                        part.text, "\", which the tokenizer lacks"));
+    }
     ids.insert(ids.end(), encoded->begin(), encoded->end());
   }
   return ids;

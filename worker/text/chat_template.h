@@ -46,7 +46,8 @@ class ChatTemplate {
   std::string default_system_;  // put in front where the first message is no system message; empty: none
 };
 
-// With parse_special the contents may hold control tokens too.
+// With parse_special the contents may hold control tokens too. FAILED_PRECONDITION where a control token of
+// the template is no special token of the tokenizer.
 absl::StatusOr<std::vector<TokenId>> EncodePrompt(const Tokenizer& tokenizer,
                                                   const std::vector<PromptPart>& parts, bool parse_special);
 

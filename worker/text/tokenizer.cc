@@ -4,7 +4,7 @@
 #include <pcre2.h>
 
 #include <algorithm>
-#include <queue>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -92,6 +92,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerSpec spec)
 }
 
 absl::Status Tokenizer::Build() {
+  for (TokenId id : {spec_.bos_id, spec_.eos_id}) {
+    if (id < -1 || id >= vocab_size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("BOS or EOS id ", id, " is not one of the ", vocab_size(), " tokens"));
+    }
+  }
   for (const std::string& source : spec_.split_patterns) {
     absl::StatusOr<std::unique_ptr<Pattern>> pattern = Pattern::Compile(source);
     if (!pattern.ok()) return pattern.status();
@@ -106,14 +112,14 @@ absl::Status Tokenizer::Build() {
       ids.emplace(token.bytes, id);
       if (token.bytes.size() == 1) byte_ids_[static_cast<uint8_t>(token.bytes[0])] = id;
     } else if (token.kind != TokenKind::kUnused) {
-      added_ids_[static_cast<uint8_t>(token.bytes[0])].push_back(id);
+      if (!added_.emplace(token.bytes, id).second) continue;
+      std::vector<size_t>& sizes = added_sizes_[static_cast<uint8_t>(token.bytes[0])];
+      if (std::find(sizes.begin(), sizes.end(), token.bytes.size()) == sizes.end()) {
+        sizes.push_back(token.bytes.size());
+      }
     }
   }
-  for (std::vector<TokenId>& added : added_ids_) {
-    std::stable_sort(added.begin(), added.end(), [&](TokenId a, TokenId b) {
-      return spec_.tokens[a].bytes.size() > spec_.tokens[b].bytes.size();
-    });
-  }
+  for (std::vector<size_t>& sizes : added_sizes_) std::sort(sizes.begin(), sizes.end(), std::greater<>());
 
   for (size_t rank = 0; rank < spec_.merges.size(); ++rank) {
     const auto& [left, right] = spec_.merges[rank];
@@ -151,10 +157,10 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(absl::string_view text, E
 }
 
 TokenId Tokenizer::MatchAdded(absl::string_view text, bool parse_special) const {
-  for (TokenId id : added_ids_[static_cast<uint8_t>(text[0])]) {
-    const TokenizerSpec::Token& token = spec_.tokens[id];
-    if (token.kind == TokenKind::kSpecial && !parse_special) continue;
-    if (text.substr(0, token.bytes.size()) == token.bytes) return id;
+  for (size_t size : added_sizes_[static_cast<uint8_t>(text[0])]) {
+    if (size > text.size()) continue;
+    const auto added = added_.find(text.substr(0, size));
+    if (added != added_.end() && (parse_special || !IsSpecial(added->second))) return added->second;
   }
   return -1;
 }
@@ -176,14 +182,6 @@ void Tokenizer::EncodeWord(absl::string_view word, std::vector<TokenId>* ids) co
     int32_t previous;
     int32_t next;
   };
-  struct Candidate {
-    int32_t rank;
-    int32_t left;  // symbols
-    TokenId left_id, right_id, merged;
-    bool operator>(const Candidate& other) const {
-      return rank > other.rank || (rank == other.rank && left > other.left);
-    }
-  };
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
   for (char byte : word) {
@@ -194,30 +192,44 @@ void Tokenizer::EncodeWord(absl::string_view word, std::vector<TokenId>* ids) co
   if (symbols.empty()) return;
   symbols.back().next = -1;
 
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
-  const auto consider = [&](int32_t left) {
-    if (left < 0 || symbols[left].next < 0) return;
-    const TokenId left_id = symbols[left].id, right_id = symbols[symbols[left].next].id;
-    const auto merge = merges_.find(PairKey(left_id, right_id));
-    if (merge != merges_.end()) {
-      candidates.push({merge->second.rank, left, left_id, right_id, merge->second.merged});
-    }
+  // Candidates, the lowest rank and then the leftmost first: rank and left symbol in one word. One is stale
+  // where the pair that begins at its symbol has another rank by now, which the table says.
+  const auto merge_at = [&](int32_t left) -> const Merge* {
+    if (left < 0 || symbols[left].id < 0 || symbols[left].next < 0) return nullptr;
+    const auto merge = merges_.find(PairKey(symbols[left].id, symbols[symbols[left].next].id));
+    return merge == merges_.end() ? nullptr : &merge->second;
   };
-  for (size_t i = 0; i + 1 < symbols.size(); ++i) consider(static_cast<int32_t>(i));
-  while (!candidates.empty()) {
-    const Candidate candidate = candidates.top();
-    candidates.pop();
-    Symbol& left = symbols[candidate.left];
-    // Stale where a merge has changed either side meanwhile; an unlinked symbol has id -1.
-    if (left.id != candidate.left_id || left.next < 0 || symbols[left.next].id != candidate.right_id)
-      continue;
+  const auto key_of = [](int32_t rank, int32_t left) {
+    return uint64_t{static_cast<uint32_t>(rank)} << 32 | static_cast<uint32_t>(left);
+  };
+  std::vector<uint64_t> heap;
+  heap.reserve(symbols.size());
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+    const auto left = static_cast<int32_t>(i);
+    if (const Merge* merge = merge_at(left)) heap.push_back(key_of(merge->rank, left));
+  }
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
+  const auto consider = [&](int32_t left) {
+    const Merge* merge = merge_at(left);
+    if (merge == nullptr) return;
+    heap.push_back(key_of(merge->rank, left));
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+  };
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    const uint64_t candidate = heap.back();
+    heap.pop_back();
+    const auto at = static_cast<int32_t>(candidate & 0xFFFFFFFF);
+    const Merge* merge = merge_at(at);
+    if (merge == nullptr || key_of(merge->rank, at) != candidate) continue;
+    Symbol& left = symbols[at];
     Symbol& right = symbols[left.next];
-    left.id = candidate.merged;
+    left.id = merge->merged;
     left.next = right.next;
     right.id = -1;
-    if (left.next >= 0) symbols[left.next].previous = candidate.left;
+    if (left.next >= 0) symbols[left.next].previous = at;
     consider(left.previous);
-    consider(candidate.left);
+    consider(at);
   }
   for (int32_t i = 0; i >= 0; i = symbols[i].next) ids->push_back(symbols[i].id);
 }

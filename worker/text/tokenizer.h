@@ -62,9 +62,12 @@ class Tokenizer {
 
   const TokenizerSpec spec_;
   std::vector<std::unique_ptr<Pattern>> patterns_;
-  std::array<TokenId, 256> byte_ids_;                // -1: not in the vocabulary
-  absl::flat_hash_map<uint64_t, Merge> merges_;      // by the ids of both parts
-  std::array<std::vector<TokenId>, 256> added_ids_;  // by first byte, the longest first
+  std::array<TokenId, 256> byte_ids_;            // -1: not in the vocabulary
+  absl::flat_hash_map<uint64_t, Merge> merges_;  // by the ids of both parts
+  // Added and special tokens, and by first byte the sizes that they have, the longest first: a look-up costs
+  // one hash a size, however many tokens there are.
+  absl::flat_hash_map<absl::string_view, TokenId> added_;
+  std::array<std::vector<size_t>, 256> added_sizes_;
 };
 
 }  // namespace ridge::worker

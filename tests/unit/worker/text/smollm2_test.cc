@@ -1,4 +1,6 @@
 // The tokenizer and the chat template of a real model, against recorded answers.
+#include <algorithm>
+#include <ctime>
 #include <fstream>
 
 #include "absl/strings/escaping.h"
@@ -6,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/unit/worker/text/small_tokenizer.h"
 #include "worker/text/chat_template.h"
 #include "worker/text/detokenizer.h"
 #include "worker/text/gguf_tokenizer.h"
@@ -90,6 +93,26 @@ TEST(SmolLm2, AContentCannotForgeAControlToken) {
   EXPECT_EQ(count_of(ids, 1), 3);  // system, user, assistant
   EXPECT_EQ(count_of(ids, 2), 2);
   EXPECT_EQ(count_of(*EncodePrompt(SmolLm2(), *parts, true), 1), 4);
+}
+
+// Processor time, so that a busy machine does not matter; 0.1 to 0.4 s is usual, and the square of the length
+// would take minutes.
+TEST(SmolLm2, EncodesOneEndlessRunInTime) {
+  for (const std::string unit : {"a", " ", "\n", "<", "7", "\xF0\x9F\x98\x80"}) {
+    std::string text;
+    while (text.size() < 1000000) text += unit;
+    const std::clock_t begin = std::clock();
+    const std::vector<TokenId> ids = *SmolLm2().Encode(text, {.parse_special = true});
+    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 3.0) << unit;
+    EXPECT_EQ(SmolLm2().Decode(ids, false), text);
+  }
+}
+
+TEST(ChatTemplate, NeedsItsControlTokens) {
+  const auto parts = ChatTemplate::FromName("chatml")->Render({{"user", "a"}}, true);
+  const absl::Status status = EncodePrompt(*SmallTokenizer(), *parts, false).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("<|im_start|>"));
 }
 
 TEST(ChatTemplate, NamesARoleThatItDoesNotKnow) {

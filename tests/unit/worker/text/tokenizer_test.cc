@@ -1,6 +1,8 @@
 #include "worker/text/tokenizer.h"
 
 #include <chrono>
+#include <ctime>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -51,6 +53,27 @@ TEST(Tokenizer, RefusesMergesOfUnknownPieces) {
   const absl::Status status = Tokenizer::Create(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("merge 3"));
+}
+
+TEST(Tokenizer, RefusesABosOutsideTheVocabulary) {
+  TokenizerSpec spec = SmallTokenizerSpec();
+  spec.bos_id = 262;
+  const absl::Status status = Tokenizer::Create(spec).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("262"));
+}
+
+TEST(Tokenizer, StaysFastWithManySpecialTokensThatBeginAlike) {
+  TokenizerSpec spec = SmallTokenizerSpec();
+  for (int i = 0; i < 1000; ++i) {
+    spec.tokens.push_back({"<|reserved_" + std::to_string(i) + "|>", TokenKind::kSpecial});
+  }
+  const auto tokenizer = *Tokenizer::Create(spec);
+  std::string text;
+  while (text.size() < 1000000) text += "<|reserved_<";
+  const std::clock_t begin = std::clock();
+  EXPECT_EQ(tokenizer->Encode(text + "<|reserved_999|>", {.parse_special = true})->back(), 262 + 999);
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 3.0);
 }
 
 TEST(Tokenizer, StaysFastOnOneEndlessWord) {
