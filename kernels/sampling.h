@@ -8,9 +8,8 @@
 //   3. top_p: each kept id weighs floor(e^(x - max x) * 2^40), an integer. In descending order (logit, lowest
 //      id) an id is kept while the weight before it is less than floor(top_p * total weight), a product in
 //      double precision; the first one always is;
-//   4. the token is the arg max (value, lowest id) of x + noise over the kept ids. The noise depends on
-//   (seed,
-//      position, choice, id) alone and has the Gumbel distribution: this samples the softmax of x.
+//   4. the token is the arg max (value, lowest id) of x + noise over the kept ids. The noise has the Gumbel
+//      distribution, so that this samples the softmax of x. It follows from seed, position, choice and id.
 //
 // Pure functions; a logit may be minus infinity (never drawn while another is finite), not NaN.
 #pragma once
