@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -105,12 +106,20 @@ absl::StatusOr<Server> StartRouter(const std::vector<std::string>& workers, std:
   return router;
 }
 
-absl::StatusOr<std::string> WriteLongContextModel(const std::string& directory) {
+TemporaryDirectory::TemporaryDirectory() {
+  path_ = (std::filesystem::temp_directory_path() / "ridge-test-XXXXXX").string();
+  if (mkdtemp(path_.data()) == nullptr) std::abort();
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::filesystem::remove_all(path_);
+}
+
+absl::StatusOr<std::string> WriteLongContextModel(const TemporaryDirectory& directory) {
   const std::filesystem::path source = TestDataPath("tiny-llama");
-  const std::filesystem::path target = std::filesystem::path(directory) / "tiny-llama-long";
-  std::filesystem::create_directories(target);
-  std::filesystem::copy_file(source / "model.safetensors", target / "model.safetensors",
-                             std::filesystem::copy_options::overwrite_existing);
+  const std::filesystem::path target = std::filesystem::path(directory.path()) / "tiny-llama-long";
+  std::filesystem::create_directory(target);
+  std::filesystem::copy_file(source / "model.safetensors", target / "model.safetensors");
   std::stringstream config;
   config << std::ifstream(source / "config.json").rdbuf();
   std::string text = config.str();

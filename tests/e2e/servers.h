@@ -39,9 +39,23 @@ absl::StatusOr<Server> StartWorker(std::vector<std::string> flags);
 absl::StatusOr<Server> StartRouter(const std::vector<std::string>& workers,
                                    std::vector<std::string> flags = {});
 
+// A folder of its own, which goes with its contents.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 // tests/golden/tiny-llama with a context that is long enough to do things while a stream is open. The folder
 // is written into `directory`.
-absl::StatusOr<std::string> WriteLongContextModel(const std::string& directory);
+absl::StatusOr<std::string> WriteLongContextModel(const TemporaryDirectory& directory);
 
 struct HttpReply {
   int code = 0;
