@@ -17,6 +17,13 @@ constexpr char kGpt2Pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[
                                 "\\p{L}\\p{N}]+|[" RIDGE_SPACE "]+(?![^" RIDGE_SPACE "])|[" RIDGE_SPACE "]+";
 constexpr char kSingleDigitPattern[] = "\\p{N}";
 
+// Qwen2's cut: a word takes any one character in front of it, numerals stand alone, line breaks end a run.
+constexpr char kQwen2Pattern[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+    "| ?[^" RIDGE_SPACE "\\p{L}\\p{N}]+[\\r\\n]*|[" RIDGE_SPACE
+    "]*[\\r\\n]+"
+    "|[" RIDGE_SPACE "]+(?![^" RIDGE_SPACE "])|[" RIDGE_SPACE "]+";
+
 #undef RIDGE_SPACE
 
 absl::Status KeyError(const GgufFile& file, absl::string_view key, absl::string_view what) {
@@ -33,14 +40,22 @@ enum : int64_t {
   kGgufByte = 6
 };
 
-absl::StatusOr<std::vector<std::string>> SplitPatterns(const GgufFile& file) {
+absl::Status ReadPreTokenizer(const GgufFile& file, TokenizerSpec* spec) {
   constexpr char kKey[] = "tokenizer.ggml.pre";
   absl::StatusOr<absl::string_view> name = file.GetString(kKey);
   if (!name.ok()) return name.status();
-  if (*name == "smollm") return std::vector<std::string>{kSingleDigitPattern, kGpt2Pattern};
-  if (*name == "gpt-2") return std::vector<std::string>{kGpt2Pattern};
-  return absl::UnimplementedError(
-      absl::StrCat(file.path(), ": ", kKey, ": pre-tokenizer \"", *name, "\" is not supported"));
+  if (*name == "smollm") {
+    spec->split_patterns = {kSingleDigitPattern, kGpt2Pattern};
+  } else if (*name == "gpt-2") {
+    spec->split_patterns = {kGpt2Pattern};
+  } else if (*name == "qwen2") {
+    spec->split_patterns = {kQwen2Pattern};
+    spec->normalize_nfc = true;
+  } else {
+    return absl::UnimplementedError(
+        absl::StrCat(file.path(), ": ", kKey, ": pre-tokenizer \"", *name, "\" is not supported"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadTokens(const GgufFile& file, TokenizerSpec* spec) {
@@ -131,10 +146,8 @@ absl::StatusOr<TokenizerSpec> TokenizerSpecFromGguf(const GgufFile& file) {
                                                  "\" is not supported, only byte-level BPE (\"gpt2\")"));
   }
   TokenizerSpec spec;
-  absl::StatusOr<std::vector<std::string>> patterns = SplitPatterns(file);
-  if (!patterns.ok()) return patterns.status();
-  spec.split_patterns = *std::move(patterns);
-  absl::Status status = ReadTokens(file, &spec);
+  absl::Status status = ReadPreTokenizer(file, &spec);
+  if (status.ok()) status = ReadTokens(file, &spec);
   if (status.ok()) status = ReadMerges(file, &spec);
   if (status.ok()) status = ReadId(file, "tokenizer.ggml.bos_token_id", spec.tokens.size(), &spec.bos_id);
   if (status.ok()) status = ReadId(file, "tokenizer.ggml.eos_token_id", spec.tokens.size(), &spec.eos_id);

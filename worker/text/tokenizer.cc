@@ -2,8 +2,10 @@
 #include "worker/text/tokenizer.h"
 
 #include <pcre2.h>
+#include <utf8proc.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <utility>
 
@@ -18,6 +20,22 @@ constexpr uint32_t kMatchLimit = 10'000'000;
 
 uint64_t PairKey(TokenId left, TokenId right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+}
+
+bool IsAscii(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char byte) { return static_cast<uint8_t>(byte) < 0x80; });
+}
+
+// Requires valid UTF-8.
+absl::StatusOr<std::string> NormalizeNfc(absl::string_view text) {
+  utf8proc_uint8_t* data = nullptr;
+  const utf8proc_ssize_t size = utf8proc_map(
+      reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+      &data, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (size < 0)
+    return absl::InvalidArgumentError(absl::StrCat("cannot be normalised: ", utf8proc_errmsg(size)));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(data, &std::free);
+  return std::string(reinterpret_cast<const char*>(data), static_cast<size_t>(size));
 }
 
 }  // namespace
@@ -145,12 +163,12 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(absl::string_view text, E
       ++i;
       continue;
     }
-    absl::Status status = EncodePlain(text.substr(begin, i - begin), 0, &ids);
+    absl::Status status = EncodePlain(text.substr(begin, i - begin), &ids);
     if (!status.ok()) return status;
     ids.push_back(added);
     begin = i += spec_.tokens[added].bytes.size();
   }
-  absl::Status status = EncodePlain(text.substr(begin), 0, &ids);
+  absl::Status status = EncodePlain(text.substr(begin), &ids);
   if (!status.ok()) return status;
   if (options.add_special_tokens && spec_.add_eos && spec_.eos_id >= 0) ids.push_back(spec_.eos_id);
   return ids;
@@ -165,14 +183,21 @@ TokenId Tokenizer::MatchAdded(absl::string_view text, bool parse_special) const 
   return -1;
 }
 
-absl::Status Tokenizer::EncodePlain(absl::string_view text, size_t pattern, std::vector<TokenId>* ids) const {
+absl::Status Tokenizer::EncodePlain(absl::string_view text, std::vector<TokenId>* ids) const {
   if (text.empty()) return absl::OkStatus();
+  if (!spec_.normalize_nfc || IsAscii(text)) return EncodeCut(text, 0, ids);
+  absl::StatusOr<std::string> normalized = NormalizeNfc(text);
+  if (!normalized.ok()) return normalized.status();
+  return EncodeCut(*normalized, 0, ids);
+}
+
+absl::Status Tokenizer::EncodeCut(absl::string_view text, size_t pattern, std::vector<TokenId>* ids) const {
   if (pattern == patterns_.size()) {
     EncodeWord(text, ids);
     return absl::OkStatus();
   }
   return patterns_[pattern]->Split(
-      text, [&](absl::string_view piece) { return EncodePlain(piece, pattern + 1, ids); });
+      text, [&](absl::string_view piece) { return EncodeCut(piece, pattern + 1, ids); });
 }
 
 void Tokenizer::EncodeWord(absl::string_view word, std::vector<TokenId>* ids) const {

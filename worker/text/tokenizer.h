@@ -1,9 +1,9 @@
 // Byte-level BPE: text to token ids and back.
 //
-// A text is first cut at added and special tokens (the longest that matches, leftmost first), then by the
-// split patterns into words; each word starts as single bytes and its neighbours are merged by rank. Bytes
-// that the vocabulary lacks are dropped before the merges. Time is n log n in the length of a word, whatever
-// it holds.
+// A text is first cut at added and special tokens (the longest that matches, leftmost first), normalised
+// where the model asks for it, then cut by the split patterns into words; each word starts as single bytes
+// and its neighbours are merged by rank. Bytes that the vocabulary lacks are dropped before the merges. Time
+// is n log n in the length of a word, whatever it holds.
 //
 // Immutable after Create: all members may be called from many threads at once.
 #pragma once
@@ -57,7 +57,10 @@ class Tokenizer {
 
   // The added token at the beginning of the text; -1 where there is none.
   TokenId MatchAdded(absl::string_view text, bool parse_special) const;
-  absl::Status EncodePlain(absl::string_view text, size_t pattern, std::vector<TokenId>* ids) const;
+  // What lies between added and special tokens.
+  absl::Status EncodePlain(absl::string_view text, std::vector<TokenId>* ids) const;
+  // Cuts by the patterns from this one on.
+  absl::Status EncodeCut(absl::string_view text, size_t pattern, std::vector<TokenId>* ids) const;
   void EncodeWord(absl::string_view word, std::vector<TokenId>* ids) const;
 
   const TokenizerSpec spec_;

@@ -24,6 +24,9 @@ struct TokenizerSpec {
   };
   std::vector<Token> tokens;  // by id
 
+  // Text between added and special tokens is put into Unicode's normalization form C before it is cut.
+  bool normalize_nfc = false;
+
   // In order of rank; the bytes of both parts.
   std::vector<std::pair<std::string, std::string>> merges;
 
