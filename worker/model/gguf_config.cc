@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -56,7 +57,7 @@ absl::StatusOr<Architecture> ReadArchitecture(const GgufFile& file) {
   if (*name == "qwen2") return Architecture::kQwen2;
   return absl::UnimplementedError(
       absl::StrFormat("%s: metadata general.architecture: \"%s\" is not supported, only llama and qwen2",
-                      file.path(), name->substr(0, 40)));
+                      file.path(), absl::CHexEscape(name->substr(0, 40))));
 }
 
 // A file made without a name carries its own.

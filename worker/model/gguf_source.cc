@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
@@ -128,9 +129,9 @@ absl::Status GgufSource::CheckTensors() const {
   }
   for (const GgufTensor& tensor : file_->tensors()) {
     if (!expected.contains(tensor.name)) {
-      return absl::UnimplementedError(absl::StrFormat("%s: tensor %s: not part of a %s model as supported",
-                                                      file_->path(), tensor.name,
-                                                      ArchitectureName(config_.architecture)));
+      return absl::UnimplementedError(absl::StrFormat(
+          "%s: tensor %s: not part of a %s model as supported", file_->path(),
+          absl::CHexEscape(tensor.name.substr(0, 80)), ArchitectureName(config_.architecture)));
     }
   }
   return absl::OkStatus();

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "common/check.h"
-#include "kernels/half.h"
+#include "kernels/cpu/layer_ops.h"
 
 namespace ridge::worker {
 namespace {
@@ -18,10 +18,8 @@ constexpr Half kExponentMask = 0x7C00;
 int64_t ConvertToHalf(absl::Span<const float> values, absl::Span<Half> out) {
   RIDGE_CHECK(values.size() == out.size());
   bool all_fit = true;
-  for (size_t i = 0; i < values.size(); ++i) {
-    all_fit &= std::fabs(values[i]) < kOverflow;  // false for NaN
-    out[i] = kernels::FloatToHalf(values[i]);
-  }
+  for (float value : values) all_fit &= std::fabs(value) < kOverflow;  // false for NaN
+  kernels::cpu::ToHalf(values.data(), static_cast<int64_t>(values.size()), out.data());
   if (all_fit) return -1;
   for (size_t i = 0; i < values.size(); ++i) {
     if (!(std::fabs(values[i]) < kOverflow)) return static_cast<int64_t>(i);

@@ -38,6 +38,10 @@ class SmolLm2Golden : public testing::Test {
     driver_ = std::make_unique<StepDriver>(backend_, kNumBlocks);
   }
 
+  void TearDown() override {
+    if (driver_ != nullptr) driver_->Run();  // the releases that are still planned
+  }
+
   // Logits after each of the last `count` tokens.
   std::vector<std::vector<float>> LastLogits(const std::vector<TokenId>& tokens, int32_t count) {
     std::vector<std::vector<float>> rows;

@@ -1,5 +1,7 @@
 #include "worker/model/gguf_source.h"
 
+#include <random>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/half.h"
@@ -250,6 +252,34 @@ TEST(GgufSource, TruncationAtEveryLengthIsAnError) {
     ASSERT_FALSE(source.ok()) << length;
     EXPECT_THAT(std::string(source.status().message()), HasSubstr("model.gguf: ")) << length;
   }
+}
+
+// Whatever bytes stand in header and metadata: an error in one line that names the file, or a model that can
+// be read.
+TEST(GgufSource, MutatedHeadersAreRefusedOrRead) {
+  const std::string whole = SmallModel({.bias = true}).Build();
+  const size_t header = whole.find("output_norm.weight") + 64;
+  std::mt19937 random(11);
+  int refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    std::string mutated = whole;
+    for (uint32_t count = 1 + random() % 4; count > 0; --count) {
+      mutated[random() % header] = static_cast<char>(random() % 3 == 0 ? 0xFF : random());
+    }
+    const auto source = GgufSource::Open(WriteFile("model.gguf", mutated));
+    if (!source.ok()) {
+      ++refused;
+      ASSERT_THAT(std::string(source.status().message()), HasSubstr("model.gguf: ")) << i;
+      ASSERT_EQ(source.status().message().find('\n'), absl::string_view::npos) << i;
+      continue;
+    }
+    for (TensorId id : TensorsOf((*source)->config())) {
+      const TensorShape shape = ShapeOf((*source)->config(), id);
+      std::vector<Half> out(static_cast<size_t>(shape.size()));
+      (*source)->ReadRows(id, 0, shape.rows, absl::MakeSpan(out)).IgnoreError();
+    }
+  }
+  EXPECT_GT(refused, 1000);
 }
 
 }  // namespace

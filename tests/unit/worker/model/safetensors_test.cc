@@ -1,5 +1,7 @@
 #include "worker/model/safetensors.h"
 
+#include <random>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/model/file_builders.h"
@@ -106,6 +108,22 @@ TEST(SafetensorsFile, TruncationAtEveryLengthIsAnError) {
   ASSERT_EQ(ErrorOf(whole), "no error");
   for (size_t length = 1; length < whole.size(); ++length) {
     EXPECT_THAT(ErrorOf(whole.substr(0, length)), HasSubstr("model.safetensors: ")) << length;
+  }
+}
+
+TEST(SafetensorsFile, MutatedHeadersAreRefusedOrRead) {
+  SafetensorsBuilder builder;
+  builder.Tensor("a", "F16", "[2,3]", std::string(12, 'a')).Tensor("b", "F32", "[2]", std::string(8, 'b'));
+  const std::string whole = builder.Build();
+  std::mt19937 random(12);
+  for (int i = 0; i < 2000; ++i) {
+    std::string mutated = whole;
+    for (uint32_t count = 1 + random() % 3; count > 0; --count) {
+      mutated[random() % whole.size()] = "0123456789{}[],:\"\\ax"[random() % 20];
+    }
+    const std::string error = ErrorOf(mutated);
+    ASSERT_TRUE(error == "no error" || error.find("model.safetensors: ") != std::string::npos) << error;
+    ASSERT_EQ(error.find('\n'), std::string::npos) << error;
   }
 }
 
