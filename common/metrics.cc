@@ -21,18 +21,16 @@ prometheus::Histogram& MetricsRegistry::Histogram(const std::string& name, const
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(labels, buckets);
 }
 
-void MetricsRegistry::GaugeCallback(const std::string& name, const std::string& help,
-                                    const MetricLabels& labels, std::function<double()> read) {
-  prometheus::Gauge& gauge = Gauge(name, help, labels);
+void MetricsRegistry::CounterCallback(const std::string& name, const std::string& help,
+                                      const MetricLabels& labels, std::function<double()> read) {
+  prometheus::Counter& counter = Counter(name, help, labels);
   absl::MutexLock lock(&mutex_);
-  readers_.push_back({&gauge, std::move(read)});
+  readers_.push_back({&counter, std::move(read)});
 }
 
 std::string MetricsRegistry::Text() const {
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const Reader& reader : readers_) reader.gauge->Set(reader.read());
-  }
+  absl::MutexLock lock(&mutex_);  // scrapes add what is missing one after the other
+  for (const Reader& reader : readers_) reader.counter->Increment(reader.read() - reader.counter->Value());
   return prometheus::TextSerializer().Serialize(registry_.Collect());
 }
 

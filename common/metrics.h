@@ -30,16 +30,17 @@ class MetricsRegistry {
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
                                    const MetricBuckets& buckets, const MetricLabels& labels = {});
 
-  // A gauge that is read when it is scraped. The callback must stay valid, and must not use the registry.
-  void GaugeCallback(const std::string& name, const std::string& help, const MetricLabels& labels,
-                     std::function<double()> read);
+  // A counter whose total is kept elsewhere and read when it is scraped; it never goes down. The callback
+  // must stay valid, and must not use the registry.
+  void CounterCallback(const std::string& name, const std::string& help, const MetricLabels& labels,
+                       std::function<double()> read);
 
   // All metrics in Prometheus' text format.
   std::string Text() const;
 
  private:
   struct Reader {
-    prometheus::Gauge* gauge;
+    prometheus::Counter* counter;
     std::function<double()> read;
   };
 

@@ -60,7 +60,7 @@ absl::Status Worker::LoadBackend(const WeightSource& source) {
   absl::StatusOr<std::unique_ptr<CpuBackend>> backend =
       CpuBackend::Create(source, {.threads = config_.threads});
   if (!backend.ok()) return InvalidField("--model", backend.status().message());
-  registry_.GaugeCallback("ridge_fp16_saturations_total", "Activations that fp16 could not hold.", {},
+  registry_.CounterCallback("ridge_fp16_saturations_total", "Activations that fp16 could not hold.", {},
                           [cpu = backend->get()] { return static_cast<double>(cpu->saturations()); });
   backend_ = *std::move(backend);
   model_.numerics_id = backend_->Info().numerics_id;

@@ -38,19 +38,14 @@ TEST(MetricsRegistryTest, TextIsPrometheusFormat) {
                               "rows_bucket{le=\"4\"} 2\nrows_bucket{le=\"+Inf\"} 3\n")));
 }
 
-TEST(MetricsRegistryTest, CallbackGaugesAreReadAtEachScrape) {
+TEST(MetricsRegistryTest, CallbackCountersAreReadAtEachScrape) {
   MetricsRegistry registry;
-  double usage = 0.25;
-  int reads = 0;
-  registry.GaugeCallback("usage_ratio", "Usage.", {{"pool", "kv"}}, [&] {
-    ++reads;
-    return usage;
-  });
-  EXPECT_EQ(reads, 0);
-  EXPECT_THAT(registry.Text(), HasSubstr("usage_ratio{pool=\"kv\"} 0.25\n"));
-  usage = 0.5;
-  EXPECT_THAT(registry.Text(), AllOf(HasSubstr("usage_ratio{pool=\"kv\"} 0.5\n"), Not(HasSubstr("0.25"))));
-  EXPECT_EQ(reads, 2);
+  double total = 3;
+  registry.CounterCallback("faults_total", "Faults.", {{"pool", "kv"}}, [&] { return total; });
+  EXPECT_THAT(registry.Text(),
+              AllOf(HasSubstr("# TYPE faults_total counter\n"), HasSubstr("faults_total{pool=\"kv\"} 3\n")));
+  total = 5;
+  EXPECT_THAT(registry.Text(), AllOf(HasSubstr("faults_total{pool=\"kv\"} 5\n"), Not(HasSubstr("} 3\n"))));
 }
 
 TEST(MetricsRegistryTest, ThreadsMayCountAndScrapeAtOnce) {
