@@ -71,31 +71,36 @@ std::unique_ptr<Stream> Client::Open(const v1::GenerateRequest& request, absl::D
   return std::make_unique<Stream>(stub_.get(), request, timeout);
 }
 
-grpc::Status Client::AskRaw(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  const grpc::ByteBuffer request(&slice, 1);
+grpc::Status Client::CallRaw(const std::string& method, const std::string& request, std::string* response) {
+  const grpc::Slice slice(request);
+  const grpc::ByteBuffer message(&slice, 1);
   grpc::GenericStub stub(channel_);
   grpc::ClientContext context;
   SetTimeout(&context, absl::Minutes(2));
   grpc::CompletionQueue queue;
-  const auto wait = [&queue] {
+  const auto done = [&queue] {
     void* tag = nullptr;
     bool ok = false;
     return queue.Next(&tag, &ok) && ok;
   };
-  const auto call = stub.PrepareCall(&context, "/ridge.v1.Inference/Generate", &queue);
+  const auto call = stub.PrepareCall(&context, method, &queue);
   call->StartCall(nullptr);
-  if (wait()) {
-    call->WriteLast(request, grpc::WriteOptions(), nullptr);
-    wait();
-    grpc::ByteBuffer response;
-    do {
-      call->Read(&response, nullptr);
-    } while (wait());
+  if (done()) {
+    call->WriteLast(message, grpc::WriteOptions(), nullptr);
+    done();
+    grpc::ByteBuffer answer;
+    call->Read(&answer, nullptr);
+    while (done()) {
+      grpc::Slice whole;
+      if (response != nullptr && response->empty() && answer.DumpToSingleSlice(&whole).ok()) {
+        response->assign(reinterpret_cast<const char*>(whole.begin()), whole.size());
+      }
+      call->Read(&answer, nullptr);
+    }
   }
   grpc::Status status;
   call->Finish(&status, nullptr);
-  wait();
+  done();
   return status;
 }
 

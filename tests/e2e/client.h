@@ -49,6 +49,8 @@ class Stream {
   bool finished_ = false;
 };
 
+inline constexpr char kGenerateMethod[] = "/ridge.v1.Inference/Generate";
+
 class Client {
  public:
   explicit Client(const std::string& address);
@@ -56,8 +58,9 @@ class Client {
   std::unique_ptr<Stream> Open(const v1::GenerateRequest& request, absl::Duration timeout = absl::Minutes(2));
   Answer Ask(const v1::GenerateRequest& request) { return Open(request)->Finish(); }
 
-  // Generate with a message of any bytes.
-  grpc::Status AskRaw(const std::string& bytes);
+  // Any method with one request message of any bytes; `response` takes the bytes of the first answer.
+  grpc::Status CallRaw(const std::string& method, const std::string& request,
+                       std::string* response = nullptr);
 
   v1::Inference::Stub* stub() { return stub_.get(); }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }

@@ -88,6 +88,16 @@ std::string TestDataPath(absl::string_view relative) {
   return absl::StrCat(RIDGE_TEST_DATA_DIR "/", relative);
 }
 
+std::string TestModelPath() {
+  const char* path = std::getenv("RIDGE_TEST_MODEL");
+  return path != nullptr && std::filesystem::exists(path) ? path : "";
+}
+
+bool ToolsAreRequired() {
+  const char* required = std::getenv("RIDGE_REQUIRE_TOOLS");
+  return required != nullptr && absl::string_view(required) == "1";
+}
+
 absl::StatusOr<Server> StartWorker(std::vector<std::string> flags) {
   return StartServer("ridge-worker", std::move(flags));
 }

@@ -26,6 +26,12 @@ bool Eventually(const std::function<bool()>& condition);
 std::string BinaryPath(absl::string_view program);     // "ridge-worker"
 std::string TestDataPath(absl::string_view relative);  // in tests/golden
 
+// The model of RIDGE_TEST_MODEL; empty where it is unset or names no file.
+std::string TestModelPath();
+
+// RIDGE_REQUIRE_TOOLS=1: a test without its model or program fails, rather than being skipped.
+bool ToolsAreRequired();
+
 struct Server {
   std::unique_ptr<Process> process;
   std::string grpc;     // host:port
