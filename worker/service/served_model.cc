@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/logging.h"
 #include "common/status.h"
 #include "worker/model/gguf_source.h"
@@ -13,13 +15,14 @@
 namespace ridge::worker {
 namespace {
 
-std::string NameOf(const WorkerConfig& config, const ModelConfig& model) {
+// What the command line says rather than what the file says of itself: there names are rarely what people
+// call the model.
+std::string NameOf(const WorkerConfig& config) {
   if (!config.served_model_name.empty()) return config.served_model_name;
-  if (!model.name.empty()) return model.name;
-  // "dir/" has an empty file name.
+  if (absl::StartsWith(config.model, "synthetic:")) return config.model;
   std::filesystem::path path = std::filesystem::path(config.model).lexically_normal();
-  if (path.filename().empty()) path = path.parent_path();
-  return path.filename().string();
+  if (path.filename().empty()) path = path.parent_path();  // "dir/"
+  return std::string(absl::StripSuffix(path.filename().string(), ".gguf"));
 }
 
 absl::StatusOr<int32_t> ContextOf(const WorkerConfig& config, const ModelConfig& model) {
@@ -75,7 +78,7 @@ absl::StatusOr<std::optional<ChatTemplate>> LoadChatTemplate(const WorkerConfig&
 absl::StatusOr<ServedModel> LoadServedModel(const WorkerConfig& config, const WeightSource& source) {
   ServedModel model;
   model.config = source.config();
-  model.name = NameOf(config, model.config);
+  model.name = NameOf(config);
   absl::StatusOr<int32_t> context = ContextOf(config, model.config);
   if (!context.ok()) return context.status();
   model.context_length = *context;

@@ -19,9 +19,9 @@ namespace ridge::worker {
 struct ServedModel {
   std::string name;
   ModelConfig config;
-  int32_t context_length = 0;            // most tokens of prompt and completion together
-  std::unique_ptr<Tokenizer> tokenizer;  // none: only prompt_ids are served, and no text is returned.
-                                         // Otherwise it has exactly config.vocab_size tokens
+  int32_t context_length = 0;                 // most tokens of prompt and completion together
+  std::unique_ptr<Tokenizer> tokenizer;       // none: only prompt_ids are served, and no text is returned.
+                                              // Otherwise it has exactly config.vocab_size tokens
   std::optional<ChatTemplate> chat_template;  // only with a tokenizer
   SamplingParams default_sampling;            // what absent fields stand for; its seed has no meaning
 

@@ -14,7 +14,7 @@
 using ridge::worker::WorkerConfig;
 
 ABSL_FLAG(std::string, model, "", "GGUF file, Hugging Face directory or synthetic:NAME; required");
-ABSL_FLAG(std::string, served_model_name, "", "what clients call the model; empty: its own name");
+ABSL_FLAG(std::string, served_model_name, "", "what clients call the model; empty: its file's name");
 ABSL_FLAG(std::string, listen, WorkerConfig().listen,
           "host:port of the gRPC port; port 0 takes any free one");
 ABSL_FLAG(int, metrics_port, WorkerConfig().metrics_port,

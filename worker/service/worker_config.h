@@ -10,8 +10,8 @@
 namespace ridge::worker {
 
 struct WorkerConfig {
-  std::string model;              // GGUF file, Hugging Face directory or synthetic:NAME; required
-  std::string served_model_name;  // what clients call it, at most 256 bytes; empty: the model's own name
+  std::string model;                       // GGUF file, Hugging Face directory or synthetic:NAME; required
+  std::string served_model_name;           // what clients call it, at most 256 bytes; empty: its file's name
   std::string listen = "127.0.0.1:50051";  // host:port of the gRPC port; port 0: any free one
   int metrics_port = 9101;                 // on the host of `listen`; 0: any free one, -1: none; up to 65,535
   std::string device = "auto";             // auto, cpu

@@ -1,0 +1,237 @@
+#include "worker/service/inference_service.h"
+
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "tests/unit/worker/service/service_fixture.h"
+
+namespace ridge::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using InferenceServiceTest = ServiceTest;
+
+const std::vector<TokenId> kPrompt = {5, 6, 7};
+constexpr char kPromptText[] = "prompt_ids { ids: [5, 6, 7] } ";
+
+// What the model says after kPrompt; it meets no end of sequence.
+std::vector<TokenId> Said(int32_t count) {
+  return FakeBackend::Generate(kPrompt, count);
+}
+
+TEST_F(InferenceServiceTest, StreamsTokensThenOneSummary) {
+  const Streamed streamed =
+      Generate(std::string(kPromptText) + "max_tokens: 20 ignore_eos: true request_id: 'r'");
+  ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+  EXPECT_THAT(streamed.ids, ElementsAreArray(Said(20)));
+  EXPECT_EQ(streamed.summary.choices(0).finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(streamed.summary.usage().prompt_tokens(), 3);
+  EXPECT_EQ(streamed.summary.usage().completion_tokens(), 20);
+  EXPECT_EQ(streamed.summary.model(), "small");
+  EXPECT_EQ(streamed.summary.numerics_id(), "small-numerics");
+  EXPECT_EQ(streamed.summary.request_id(), "r");
+  const v1::Timings& timings = streamed.summary.timings();
+  EXPECT_GE(timings.queue_us(), 0);
+  EXPECT_GE(timings.prefill_us(), 0);
+  EXPECT_LE(timings.queue_us() + timings.prefill_us() + timings.decode_us(), timings.total_us());
+  EXPECT_TRUE(BecomesIdle());
+  EXPECT_EQ(Finished("length"), 1);
+}
+
+TEST_F(InferenceServiceTest, OneTokenIsOneMessage) {
+  const Streamed streamed = Generate(std::string(kPromptText) + "max_tokens: 1");
+  ASSERT_TRUE(streamed.status.ok());
+  EXPECT_EQ(streamed.messages, 1);
+  EXPECT_THAT(streamed.ids, ElementsAreArray(Said(1)));
+}
+
+TEST_F(InferenceServiceTest, TheFirstTokenArrivesWhileTheRestIsToCome) {
+  backend_.Allow(1);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(
+      &context, FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 50"));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  EXPECT_EQ(message.choices(0).tokens(0).id(), Said(1)[0]);
+  EXPECT_FALSE(message.has_summary());
+  context.TryCancel();
+  reader->Finish();
+}
+
+TEST_F(InferenceServiceTest, AStopStringEndsTheSequence) {
+  const std::vector<TokenId> said = Said(10);
+  // The seventh token's text, which none of the first six ends.
+  const std::string stop = std::string(model_.tokenizer->TokenBytes(said[6]));
+  ASSERT_GE(said[6], kFirstWord);
+  v1::GenerateRequest request = FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 500");
+  request.add_stop(stop);
+  const Streamed streamed = Generate(request);
+  ASSERT_TRUE(streamed.status.ok());
+  EXPECT_THAT(streamed.ids, ElementsAreArray(Said(7)));
+  EXPECT_EQ(streamed.summary.choices(0).finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(streamed.summary.choices(0).matched_stop(), stop);
+  EXPECT_EQ(streamed.summary.usage().completion_tokens(), 7);
+  EXPECT_THAT(streamed.text, testing::Not(HasSubstr(stop)));
+  EXPECT_TRUE(BecomesIdle());
+  EXPECT_EQ(Finished("stop"), 1);
+}
+
+TEST_F(InferenceServiceTest, AStopTokenEndsTheSequence) {
+  v1::GenerateRequest request = FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 500");
+  request.add_stop_token_ids(Said(5)[4]);
+  const Streamed streamed = Generate(request);
+  EXPECT_THAT(streamed.ids, ElementsAreArray(Said(5)));
+  EXPECT_EQ(streamed.summary.choices(0).matched_stop_id(), Said(5)[4]);
+}
+
+TEST_F(InferenceServiceTest, TheContextIsALimit) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < model_.context_length - 2; ++i) request.mutable_prompt_ids()->add_ids(i % 200);
+  request.set_ignore_eos(true);
+  const Streamed streamed = Generate(request);
+  ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+  EXPECT_EQ(streamed.ids.size(), 2u);
+  EXPECT_EQ(streamed.summary.choices(0).finish_reason(), v1::FINISH_REASON_CONTEXT);
+}
+
+TEST_F(InferenceServiceTest, ACancelledSequenceGivesItsMemoryBack) {
+  backend_.Allow(3);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(
+      &context, FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 2000"));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_LT(StepsUntilIdle(), 1000);  // of the 2,000 that it asked for
+  EXPECT_EQ(Finished("cancelled"), 1);
+}
+
+TEST_F(InferenceServiceTest, ADeadlineEndsTheSequence) {
+  backend_.Allow(0);
+  const v1::GenerateRequest request =
+      FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 2000");
+  const Streamed streamed = Generate(request, absl::Milliseconds(50));
+  EXPECT_EQ(streamed.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_LT(StepsUntilIdle(), 1000);
+  EXPECT_EQ(Finished("deadline"), 1);
+  EXPECT_EQ(Finished("cancelled"), 0);
+}
+
+TEST_F(InferenceServiceTest, ManyCallsThatAreCutOffLeaveNothingBehind) {
+  constexpr int kThreads = 8, kCallsEach = 40;
+  const v1::GenerateRequest request =
+      FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 300 ignore_eos: true");
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([this, t, &request] {
+      for (int i = 0; i < kCallsEach; ++i) {
+        grpc::ClientContext context;
+        const auto reader = inference_->Generate(&context, request);
+        v1::GenerateResponse message;
+        for (int reads = (t + i) % 5; reads > 0 && reader->Read(&message); --reads) continue;
+        context.TryCancel();
+        reader->Finish();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(BecomesIdle());
+  EXPECT_THAT(Generate(std::string(kPromptText) + "max_tokens: 5 ignore_eos: true").ids,
+              ElementsAreArray(Said(5)));
+}
+
+TEST_F(InferenceServiceTest, TextThatIsNotUtf8NamesItsField) {
+  v1::GenerateRequest request;
+  request.set_prompt("a\xff");
+  EXPECT_EQ(Generate(request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Generate(request).status.error_message(), "prompt: not valid UTF-8");
+  request.mutable_chat()->add_messages()->set_content("\xc3");
+  EXPECT_EQ(Generate(request).status.error_message(), "chat.messages[0].content: not valid UTF-8");
+
+  v1::TokenizeRequest tokenize;
+  tokenize.set_prompt("\xff");
+  v1::TokenizeResponse tokens;
+  grpc::ClientContext context;
+  EXPECT_EQ(inference_->Tokenize(&context, tokenize, &tokens).error_message(), "prompt: not valid UTF-8");
+}
+
+TEST_F(InferenceServiceTest, BadRequestsAreRefusedBeforeAdmission) {
+  EXPECT_EQ(Generate("prompt: 'a' model: 'large'").status.error_code(), grpc::StatusCode::NOT_FOUND);
+  const Streamed streamed = Generate("prompt_ids { ids: 1000 }");
+  EXPECT_EQ(streamed.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(streamed.status.error_message(), StartsWith("prompt_ids.ids[0]: "));
+  EXPECT_EQ(streamed.messages, 0);
+  EXPECT_EQ(Finished("error"), 0);  // never a request of the engine
+}
+
+TEST_F(InferenceServiceTest, ADrainingServerIsUnavailable) {
+  engine_->Drain();
+  EXPECT_EQ(Generate("prompt: 'a'").status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(InferenceServiceTest, TokenizeSeesWhatGenerateSees) {
+  grpc::ClientContext context;
+  v1::TokenizeResponse response;
+  ASSERT_TRUE(
+      inference_
+          ->Tokenize(&context, FromText<v1::TokenizeRequest>("prompt: 'a<|im_end|>\303\244'"), &response)
+          .ok());
+  EXPECT_THAT(response.ids(), ElementsAre(0x61, kImEnd, 0xc3, 0xa4));
+  EXPECT_THAT(response.pieces(), ElementsAre("a", "<|im_end|>", "\xc3", "\xa4"));
+}
+
+TEST_F(InferenceServiceTest, TokenizeNeedsAnInput) {
+  grpc::ClientContext context;
+  v1::TokenizeResponse response;
+  EXPECT_EQ(inference_->Tokenize(&context, v1::TokenizeRequest(), &response).error_message(),
+            "input: one of prompt, chat is required");
+}
+
+TEST_F(InferenceServiceTest, DetokenizeGivesBytesAndText) {
+  v1::DetokenizeRequest request = FromText<v1::DetokenizeRequest>("ids: [300, 257, 195]");
+  v1::DetokenizeResponse response;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(inference_->Detokenize(&context, request, &response).ok());
+    EXPECT_EQ(response.bytes(), " w300<|im_end|>\xc3");
+    EXPECT_EQ(response.text(), " w300<|im_end|>\ufffd");
+  }
+  request.set_skip_special_tokens(true);
+  request.add_ids(1000);
+  grpc::ClientContext context;
+  EXPECT_EQ(inference_->Detokenize(&context, request, &response).error_message(),
+            "ids[3]: 1000 is outside the vocabulary of 1000");
+}
+
+TEST_F(InferenceServiceTest, GetModelTellsWhatIsServed) {
+  grpc::ClientContext context;
+  v1::GetModelResponse response;
+  ASSERT_TRUE(inference_->GetModel(&context, v1::GetModelRequest(), &response).ok());
+  EXPECT_EQ(response.name(), "small");
+  EXPECT_EQ(response.vocab_size(), 1000);
+  EXPECT_EQ(response.context_length(), 4096);
+  EXPECT_THAT(response.eos_token_ids(), ElementsAre(kImEnd));
+  EXPECT_EQ(response.chat_template(), "chatml");
+  EXPECT_TRUE(response.has_tokenizer());
+  EXPECT_EQ(response.default_sampling().temperature(), 1.0f);
+  EXPECT_FALSE(response.default_sampling().has_seed());
+  EXPECT_EQ(response.numerics_id(), "small-numerics");
+  EXPECT_EQ(response.kv_capacity_tokens(), 65536);
+  EXPECT_EQ(response.version(), RIDGE_VERSION);
+}
+
+TEST_F(InferenceServiceTest, GetModelOfAnotherModelIsNotFound) {
+  grpc::ClientContext context;
+  v1::GetModelResponse response;
+  EXPECT_EQ(
+      inference_->GetModel(&context, FromText<v1::GetModelRequest>("model: 'large'"), &response).error_code(),
+      grpc::StatusCode::NOT_FOUND);
+}
+
+}  // namespace
+}  // namespace ridge::worker

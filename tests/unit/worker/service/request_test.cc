@@ -1,0 +1,310 @@
+#include "worker/service/request.h"
+
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/service/small_model.h"
+
+namespace ridge::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+const ServedModel& Model() {
+  static const ServedModel* const model = new ServedModel(SmallModel());
+  return *model;
+}
+
+const ServedModel& TextlessModel() {
+  static const ServedModel* const model = new ServedModel(SmallModelWithoutTokenizer());
+  return *model;
+}
+
+absl::StatusOr<ResolvedCall> ResolveText(const std::string& text, const ServedModel& model = Model()) {
+  return Resolve(FromText<v1::GenerateRequest>(text), model);
+}
+
+std::vector<TokenId> Bytes(absl::string_view text) {
+  return {text.begin(), text.end()};
+}
+
+struct BadRequest {
+  std::string request;
+  const char* message;  // begins with
+};
+
+void ExpectRefused(const std::vector<BadRequest>& requests, const ServedModel& model) {
+  for (const BadRequest& bad : requests) {
+    const absl::Status status = ResolveText(bad.request, model).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.request << ": " << status;
+    EXPECT_THAT(std::string(status.message()), StartsWith(bad.message)) << bad.request;
+  }
+}
+
+TEST(RequestTest, ABadInputNamesItsField) {
+  ExpectRefused(
+      {
+          {"", "input: one of prompt, prompt_ids, chat is required"},
+          {"prompt: ''", "prompt: empty"},
+          {"prompt_ids {}", "prompt_ids: empty"},
+          {"prompt_ids { ids: [1, 2, 3, 60000] }",
+           "prompt_ids.ids[3]: 60000 is outside the vocabulary of 1000"},
+          {"prompt_ids { ids: -1 }", "prompt_ids.ids[0]: -1 is outside the vocabulary of 1000"},
+          {"prompt_ids { ids: 1000 }", "prompt_ids.ids[0]: 1000 is outside"},
+          {"chat {}", "chat.messages: empty"},
+          {"chat { messages { role: 'user' } messages { role: 'boss' } }", "chat.messages[1].role: \"boss\""},
+          {"chat { messages { content: 'x' } }", "chat.messages[0].role: \"\""},
+          {"prompt: 'a' add_generation_prompt: true", "add_generation_prompt: applies to chat only"},
+          {"chat { messages { role: 'user' } } add_special_tokens: true",
+           "add_special_tokens: applies to prompt only"},
+          {"prompt_ids { ids: 1 } add_special_tokens: true", "add_special_tokens: applies to prompt only"},
+          {"prompt_ids { ids: 1 } add_generation_prompt: true",
+           "add_generation_prompt: applies to chat only"},
+          {"prompt_ids { ids: 1 } parse_special_tokens: true",
+           "parse_special_tokens: applies to prompt and chat only"},
+          {"prompt: '" + std::string(4096, 'a') + "'",
+           "prompt: 4096 tokens leave no room in the context of 4096"},
+      },
+      Model());
+}
+
+TEST(RequestTest, ABadLimitOrStopNamesItsField) {
+  const std::string input = "prompt: 'a' ";
+  std::string many_stops = input, many_ids = input;
+  for (int i = 0; i < 17; ++i) many_stops += "stop: 'x' ";
+  for (int i = 0; i < 1025; ++i) many_ids += "stop_token_ids: 1 ";
+  ExpectRefused(
+      {
+          {input + "max_tokens: 0", "max_tokens: 0 is less than 1"},
+          {input + "max_tokens: -5", "max_tokens: -5 is less than 1"},
+          {input + "min_tokens: -1", "min_tokens: -1 is negative"},
+          {input + "min_tokens: 5 max_tokens: 3", "min_tokens: 5 is more than max_tokens 3"},
+          {input + "stop: 'a' stop: 'b' stop: ''", "stop[2]: empty"},
+          {input + "stop: '" + std::string(1025, 's') + "'", "stop[0]: 1025 bytes are more than 1024"},
+          {many_stops, "stop: 17 strings are more than 16"},
+          {input + "stop_token_ids: [1, 1000]", "stop_token_ids[1]: 1000 is outside the vocabulary of 1000"},
+          {many_ids, "stop_token_ids: 1025 ids are more than 1024"},
+          {input + "return_text: false return_ids: false",
+           "return_ids: false together with return_text false"},
+          {input + "request_id: '" + std::string(257, 'r') + "'", "request_id: longer than 256 bytes"},
+          {input + "n: 0", "n: 0 is less than 1"},
+          {input + "logprobs: -1", "logprobs: -1 is negative"},
+      },
+      Model());
+}
+
+TEST(RequestTest, ABadSamplingFieldNamesItself) {
+  const std::string nan_or_range[] = {"nan", "inf", "-inf", "-0.1", "100.5"};
+  for (const std::string& value : nan_or_range) {
+    ExpectRefused({{"prompt: 'a' sampling { temperature: " + value + " }", "sampling.temperature: "}},
+                  Model());
+  }
+  ExpectRefused(
+      {
+          {"prompt: 'a' sampling { temperature: 200 }", "sampling.temperature: 200 is not in [0, 100]"},
+          {"prompt: 'a' sampling { top_p: 0 }", "sampling.top_p: 0 is not in (0, 1]"},
+          {"prompt: 'a' sampling { top_p: 1.5 }", "sampling.top_p: 1.5 is not in (0, 1]"},
+          {"prompt: 'a' sampling { top_p: nan }", "sampling.top_p: nan is not in (0, 1]"},
+          {"prompt: 'a' sampling { min_p: -0.5 }", "sampling.min_p: -0.5 is not in [0, 1]"},
+          {"prompt: 'a' sampling { min_p: nan }", "sampling.min_p: nan is not in [0, 1]"},
+          {"prompt: 'a' sampling { top_k: -1 }", "sampling.top_k: -1 is negative; 0 is off"},
+          {"prompt: 'a' sampling { repetition_penalty: 0 }",
+           "sampling.repetition_penalty: 0 is not in (0, 10]"},
+          {"prompt: 'a' sampling { presence_penalty: 3 }", "sampling.presence_penalty: 3 is not in [-2, 2]"},
+          {"prompt: 'a' sampling { frequency_penalty: nan }",
+           "sampling.frequency_penalty: nan is not in [-2, 2]"},
+      },
+      Model());
+}
+
+TEST(RequestTest, WhatIsNotBuiltYetIsRefusedByName) {
+  ExpectRefused(
+      {
+          {"prompt: 'a' n: 2", "n: not supported yet"},
+          {"prompt: 'a' logprobs: 5", "logprobs: more than the chosen token's (0) is not supported yet"},
+          {"prompt: 'a' prompt_logprobs: 0", "prompt_logprobs: not supported yet"},
+          {"prompt: 'a' echo: true", "echo: not supported yet"},
+          {"prompt: 'a' truncate_prompt_tokens: 5", "truncate_prompt_tokens: not supported yet"},
+          {"prompt: 'a' priority: 1", "priority: not supported yet"},
+          {"prompt: 'a' min_tokens: 1", "min_tokens: not supported yet"},
+          {"prompt: 'a' sampling { repetition_penalty: 1.1 }",
+           "sampling.repetition_penalty: not supported yet"},
+          {"prompt: 'a' sampling { presence_penalty: 1 }", "sampling.presence_penalty: not supported yet"},
+          {"prompt: 'a' sampling { frequency_penalty: -1 }", "sampling.frequency_penalty: not supported yet"},
+          {"prompt: 'a' sampling { logit_bias { key: 1 value: 2 } }",
+           "sampling.logit_bias: not supported yet"},
+          {"prompt: 'a' sampling { allowed_token_ids: 1 }", "sampling.allowed_token_ids: not supported yet"},
+          {"prompt: 'a' sampling { bad_token_ids: 1 }", "sampling.bad_token_ids: not supported yet"},
+          {"prompt: 'a' sampling { bad_words: 'x' }", "sampling.bad_words: not supported yet"},
+      },
+      Model());
+}
+
+TEST(RequestTest, WhatIsSwitchedOffIsAccepted) {
+  const absl::StatusOr<ResolvedCall> call = ResolveText(
+      "prompt: 'a' model: 'small' n: 1 echo: false priority: 0 min_tokens: 0 add_generation_prompt: false "
+      "sampling { repetition_penalty: 1 presence_penalty: 0 frequency_penalty: 0 top_k: 0 min_p: 0 top_p: 1 "
+      "}");
+  EXPECT_TRUE(call.ok()) << call.status();
+}
+
+TEST(RequestTest, AnotherModelIsNotFound) {
+  const absl::Status status = ResolveText("prompt: 'a' model: 'large'").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.message(), "model: \"large\" is not served here; there is \"small\"");
+}
+
+TEST(RequestTest, WithoutATokenizerOnlyIdsAreTaken) {
+  ExpectRefused(
+      {
+          {"prompt: 'a'", "prompt: the model has no tokenizer; send prompt_ids"},
+          {"chat { messages { role: 'user' } }", "chat: the model has no tokenizer; send prompt_ids"},
+          {"prompt_ids { ids: 1 } stop: 'x'", "stop: the model has no tokenizer"},
+          {"prompt_ids { ids: 1 } return_text: true", "return_text: the model has no tokenizer"},
+          {"prompt_ids { ids: 1 } return_ids: false", "return_ids: false leaves nothing to return"},
+      },
+      TextlessModel());
+  const absl::StatusOr<ResolvedCall> call = ResolveText("prompt_ids { ids: [1, 2] }", TextlessModel());
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_FALSE(call->return_text);
+  EXPECT_TRUE(call->return_ids);
+}
+
+TEST(RequestTest, ChatNeedsATemplate) {
+  ServedModel model = SmallModel();
+  model.chat_template.reset();
+  ExpectRefused({{"chat { messages { role: 'user' } }", "chat: the model has no known chat template"}},
+                model);
+}
+
+TEST(RequestTest, DefaultsAreThoseOfTheProto) {
+  const absl::StatusOr<ResolvedCall> call = ResolveText("prompt: 'abc'");
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->spec.prompt, Bytes("abc"));
+  EXPECT_EQ(call->spec.sampling.temperature, 1.0f);
+  EXPECT_EQ(call->spec.sampling.top_p, 1.0f);
+  EXPECT_EQ(call->spec.sampling.top_k, 0);
+  EXPECT_EQ(call->spec.sampling.min_p, 0.0f);
+  EXPECT_FALSE(call->spec.sampling.logprobs);
+  EXPECT_EQ(call->spec.max_tokens, 4093);
+  EXPECT_EQ(call->spec.limit_reason, FinishReason::kContext);
+  EXPECT_THAT(call->spec.stop_ids, ElementsAre(kImEnd));
+  EXPECT_FALSE(call->include_stop);
+  EXPECT_TRUE(call->skip_special);
+  EXPECT_TRUE(call->return_text);
+  EXPECT_TRUE(call->return_ids);
+}
+
+TEST(RequestTest, EachRequestWithoutASeedDrawsItsOwn) {
+  EXPECT_NE(ResolveText("prompt: 'a'")->spec.sampling.seed, ResolveText("prompt: 'a'")->spec.sampling.seed);
+  EXPECT_EQ(ResolveText("prompt: 'a' sampling { seed: 0 }")->spec.sampling.seed, 0u);
+}
+
+TEST(RequestTest, AbsentSamplingFieldsTakeTheModelsDefaults) {
+  ServedModel model = SmallModel();
+  model.default_sampling.temperature = 0.5f;
+  model.default_sampling.top_k = 40;
+  const absl::StatusOr<ResolvedCall> call = ResolveText("prompt: 'a' sampling { top_k: 0 }", model);
+  ASSERT_TRUE(call.ok());
+  EXPECT_EQ(call->spec.sampling.temperature, 0.5f);
+  EXPECT_EQ(call->spec.sampling.top_k, 0);
+}
+
+TEST(RequestTest, TheContextCutsTheLimit) {
+  struct Case {
+    const char* request;
+    int32_t max_tokens;
+    FinishReason reason;
+  };
+  const std::string prompt(4000, 'a');
+  const Case cases[] = {
+      {"max_tokens: 95", 95, FinishReason::kLength},
+      {"max_tokens: 96", 96, FinishReason::kLength},
+      {"max_tokens: 97", 96, FinishReason::kContext},
+      {"max_tokens: 2147483647", 96, FinishReason::kContext},
+      {"", 96, FinishReason::kContext},
+  };
+  for (const Case& c : cases) {
+    const absl::StatusOr<ResolvedCall> call = ResolveText("prompt: '" + prompt + "' " + c.request);
+    ASSERT_TRUE(call.ok()) << call.status();
+    EXPECT_EQ(call->spec.max_tokens, c.max_tokens) << c.request;
+    EXPECT_EQ(call->spec.limit_reason, c.reason) << c.request;
+  }
+}
+
+TEST(RequestTest, EndOfSequenceCanBeIgnored) {
+  EXPECT_THAT(ResolveText("prompt: 'a' ignore_eos: true stop_token_ids: 7")->spec.stop_ids, ElementsAre(7));
+  EXPECT_THAT(ResolveText("prompt: 'a' stop_token_ids: 7")->spec.stop_ids, ElementsAre(kImEnd, 7));
+}
+
+TEST(RequestTest, SpecialTokensAreReadInPromptsAndNotInContents) {
+  EXPECT_THAT(ResolveText("prompt: '<|im_end|>'")->spec.prompt, ElementsAre(kImEnd));
+  EXPECT_EQ(ResolveText("prompt: '<|im_end|>' parse_special_tokens: false")->spec.prompt,
+            Bytes("<|im_end|>"));
+  const std::string chat = "chat { messages { role: 'user' content: '<|im_end|>' } } ";
+  std::vector<TokenId> expected = {kImStart};
+  const auto append = [&expected](const std::vector<TokenId>& ids) {
+    expected.insert(expected.end(), ids.begin(), ids.end());
+  };
+  append(Bytes("user\n<|im_end|>"));
+  append({kImEnd});
+  append(Bytes("\n"));
+  EXPECT_EQ(ResolveText(chat + "add_generation_prompt: false")->spec.prompt, expected);
+  append({kImStart});
+  append(Bytes("assistant\n"));
+  EXPECT_EQ(ResolveText(chat)->spec.prompt, expected);
+  EXPECT_EQ(ResolveText(chat + "parse_special_tokens: true")->spec.prompt.size(), expected.size() - 9);
+}
+
+TEST(RequestTest, AResolvedRequestResolvesToTheSameCall) {
+  const absl::StatusOr<ResolvedCall> first = ResolveText(
+      "prompt: 'ab' max_tokens: 5000 stop: 'x' stop_token_ids: 9 include_stop_in_output: true logprobs: 0 "
+      "skip_special_tokens: false return_ids: false request_id: 'r' sampling { temperature: 0.5 top_k: 3 }");
+  ASSERT_TRUE(first.ok()) << first.status();
+  const v1::ResolvedRequest resolved = ToProto(*first, Model());
+  const absl::StatusOr<ResolvedCall> second = Resolve(resolved, Model());
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->spec.prompt, first->spec.prompt);
+  EXPECT_EQ(second->spec.sampling.seed, first->spec.sampling.seed);
+  EXPECT_EQ(second->spec.sampling.temperature, 0.5f);
+  EXPECT_EQ(second->spec.sampling.top_k, 3);
+  EXPECT_TRUE(second->spec.sampling.logprobs);
+  EXPECT_EQ(second->spec.max_tokens, 4094);
+  EXPECT_EQ(second->spec.limit_reason, FinishReason::kContext);
+  EXPECT_THAT(second->spec.stop_ids, ElementsAre(kImEnd, 9));
+  EXPECT_THAT(second->stops, ElementsAre("x"));
+  EXPECT_TRUE(second->include_stop);
+  EXPECT_FALSE(second->skip_special);
+  EXPECT_FALSE(second->return_ids);
+  EXPECT_EQ(second->client_request_id, "r");
+  EXPECT_EQ(ToProto(*second, Model()).SerializeAsString(), resolved.SerializeAsString());
+}
+
+TEST(RequestTest, AResolvedRequestKeepsItsOwnEndOfSequence) {
+  v1::ResolvedRequest resolved = ToProto(*ResolveText("prompt: 'a' ignore_eos: true"), Model());
+  EXPECT_THAT(Resolve(resolved, Model())->spec.stop_ids, IsEmpty());
+  resolved.add_eos_token_ids(5);
+  EXPECT_THAT(Resolve(resolved, Model())->spec.stop_ids, ElementsAre(5));
+  resolved.add_eos_token_ids(1000);
+  EXPECT_THAT(std::string(Resolve(resolved, Model()).status().message()),
+              StartsWith("resolved.eos_token_ids[1]: 1000"));
+}
+
+TEST(RequestTest, AResolvedRequestOfOtherNumericsIsRefused) {
+  v1::ResolvedRequest resolved = ToProto(*ResolveText("prompt: 'a'"), Model());
+  resolved.set_numerics_id("other");
+  EXPECT_EQ(Resolve(resolved, Model()).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(RequestTest, AResolvedRequestNeedsASeed) {
+  v1::ResolvedRequest resolved = ToProto(*ResolveText("prompt: 'a'"), Model());
+  resolved.mutable_request()->mutable_sampling()->clear_seed();
+  EXPECT_THAT(std::string(Resolve(resolved, Model()).status().message()),
+              StartsWith("resolved.request.sampling.seed: required"));
+}
+
+}  // namespace
+}  // namespace ridge::worker
