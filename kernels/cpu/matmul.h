@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "kernels/half.h"
 #include "kernels/order.h"
@@ -42,10 +41,5 @@ struct MatmulArgs {
 
 // Computes the outputs of panels [panel_begin, panel_end). Calls for disjoint panels may run at once.
 void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end);
-
-// For callers that still bring working memory; none is needed.
-inline void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, std::vector<float>*) {
-  Matmul(args, panel_begin, panel_end);
-}
 
 }  // namespace ridge::kernels::cpu

@@ -34,14 +34,11 @@ ForwardPass::ForwardPass(const ModelConfig& config, const PackedWeights* weights
   logits_.resize(static_cast<size_t>(std::min(max_rows, kLogitRows)) *
                  static_cast<size_t>(config.vocab_size));
   units_.reserve(rows * static_cast<size_t>(config.num_kv_heads));
-  // A converted panel is the largest thing that a kernel keeps; attention takes less than the other term.
-  const int64_t panel =
-      int64_t{kernels::kPanelWidth} * std::max({config.hidden_size, config.mlp_size, config.q_size()});
   const int64_t group = config.num_heads / config.num_kv_heads;
   const int64_t attention =
       (2 * int64_t{kernels::kAttentionTile} + 2 * cpu::kMaxAttentionRows * group) * config.head_dim +
       kernels::kAttentionTile;
-  for (ThreadState& state : threads_) state.scratch.resize(static_cast<size_t>(std::max(panel, attention)));
+  for (ThreadState& state : threads_) state.scratch.resize(static_cast<size_t>(attention));
 }
 
 void ForwardPass::Run(const StepRows& rows) {
@@ -157,10 +154,10 @@ void ForwardPass::MlpLayer(int32_t layer, int64_t num_rows) {
     if (panels.begin == panels.end) return;
     cpu::MatmulArgs args{
         normed_.data(), weights.gate.panels, gate_.data(), num_rows, mlp, weights.gate.k, mlp};
-    cpu::Matmul(args, panels.begin, panels.end, &state.scratch);
+    cpu::Matmul(args, panels.begin, panels.end);
     args.w = weights.up.panels;
     args.y = up_.data();
-    cpu::Matmul(args, panels.begin, panels.end, &state.scratch);
+    cpu::Matmul(args, panels.begin, panels.end);
     const int64_t begin = panels.begin * kernels::kPanelWidth;
     const int64_t end = std::min(panels.end * kernels::kPanelWidth, mlp);
     for (int64_t row = 0; row < num_rows; ++row) {
@@ -199,7 +196,7 @@ void ForwardPass::Multiply(const PackedMatrix& matrix, const float* x, const std
   pool_.Run([&](int thread) {
     const cpu::Share panels = cpu::ShareOf(cpu::NumPanels(matrix.n), thread, pool_.num_threads());
     if (panels.begin == panels.end) return;
-    cpu::Matmul(args, panels.begin, panels.end, &threads_[static_cast<size_t>(thread)].scratch);
+    cpu::Matmul(args, panels.begin, panels.end);
   });
 }
 
