@@ -61,7 +61,7 @@ absl::Status Worker::LoadBackend(const WeightSource& source) {
       CpuBackend::Create(source, {.threads = config_.threads});
   if (!backend.ok()) return InvalidField("--model", backend.status().message());
   registry_.CounterCallback("ridge_fp16_saturations_total", "Activations that fp16 could not hold.", {},
-                          [cpu = backend->get()] { return static_cast<double>(cpu->saturations()); });
+                            [cpu = backend->get()] { return static_cast<double>(cpu->saturations()); });
   backend_ = *std::move(backend);
   model_.numerics_id = backend_->Info().numerics_id;
   model_.device = backend_->Info().device;
