@@ -30,7 +30,7 @@ struct DocumentedMetric {
   std::string type;
 };
 
-// The tables of docs/metrics.md, by the page's sections ("Worker", "Router").
+// The tables of docs/metrics.md, by the page's sections ("Worker", "Router", "Numerics").
 std::map<std::string, std::vector<DocumentedMetric>> DocumentedMetrics() {
   const std::regex row("^\\| `(ridge_\\w+)` \\| (histogram|gauge|counter) \\|.*");
   std::map<std::string, std::vector<DocumentedMetric>> sections;
@@ -168,6 +168,20 @@ TEST_F(ObservabilityTest, EveryDocumentedMetricMoves) {
       }
     }
   }
+}
+
+TEST_F(ObservabilityTest, TheDocumentedMetricsAreAllThereAre) {
+  std::map<std::string, std::vector<DocumentedMetric>> documented = DocumentedMetrics();
+  const auto types = [&](const std::vector<std::string>& sections) {
+    std::map<std::string, std::string> types_of_names;
+    for (const std::string& section : sections) {
+      for (const DocumentedMetric& metric : documented[section]) types_of_names[metric.name] = metric.type;
+    }
+    return types_of_names;
+  };
+  // Those of Numerics do not move when all is well.
+  EXPECT_EQ(Scrape(worker_).types(), types({"Worker", "Numerics"}));
+  EXPECT_EQ(Scrape(router_).types(), types({"Router"}));
 }
 
 TEST_F(ObservabilityTest, EveryLabelValueCounts) {

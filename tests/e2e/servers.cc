@@ -22,6 +22,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 
 namespace ridge::testing {
@@ -168,6 +169,11 @@ absl::StatusOr<MetricsPage> MetricsPage::Scrape(const std::string& address) {
   if (reply->code != 200) return absl::UnavailableError(absl::StrCat("/metrics: ", reply->code));
   MetricsPage page;
   for (absl::string_view line : absl::StrSplit(reply->body, '\n', absl::SkipEmpty())) {
+    if (absl::ConsumePrefix(&line, "# TYPE ")) {
+      const std::pair<std::string, std::string> type = absl::StrSplit(line, ' ');
+      page.types_.insert(type);
+      continue;
+    }
     if (absl::StartsWith(line, "#")) continue;
     const size_t space = line.rfind(' ');
     double value = 0;

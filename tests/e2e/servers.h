@@ -79,8 +79,11 @@ class MetricsPage {
   double Value(absl::string_view series) const;
   // Over all label values. Not a number where there is no series of this name.
   double Sum(absl::string_view name) const;
+  // "counter", "gauge" or "histogram" by name.
+  const std::map<std::string, std::string>& types() const { return types_; }
 
  private:
+  std::map<std::string, std::string> types_;
   std::map<std::string, double, std::less<>> series_;
 };
 
