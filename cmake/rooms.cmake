@@ -1,4 +1,4 @@
-# One target a room; the build enforces who may include whom.
+# One target a room, which links the rooms that it uses; tests/rooms_test.py holds the includes to them.
 
 include(GoogleTest)
 

@@ -9,6 +9,8 @@ namespace ridge {
 namespace {
 
 constexpr int kMinPingIntervalMs = 10000;
+constexpr int kKeepaliveTimeMs = 30000;
+constexpr int kKeepaliveTimeoutMs = 10000;
 
 std::shared_ptr<grpc::ServerCredentials> MakeCredentials() {
   return grpc::InsecureServerCredentials();
@@ -27,6 +29,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
   // A port that is taken is an error, not a second listener that gets some of the connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A client that vanished without a word is noticed, and its requests are cancelled.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
   builder.AddListeningPort(options.listen, MakeCredentials(), &server->port_);

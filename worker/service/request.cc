@@ -171,6 +171,22 @@ absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, std::ve
   return call;
 }
 
+// Nothing that decides the output may be left to a default, which another worker may have set otherwise.
+absl::Status CheckComplete(const v1::GenerateRequest& request) {
+  const v1::SamplingParams& sampling = request.sampling();
+  const std::pair<const char*, bool> fields[] = {{"prompt_ids", request.has_prompt_ids()},
+                                                 {"max_tokens", request.has_max_tokens()},
+                                                 {"sampling.temperature", sampling.has_temperature()},
+                                                 {"sampling.top_p", sampling.has_top_p()},
+                                                 {"sampling.top_k", sampling.has_top_k()},
+                                                 {"sampling.min_p", sampling.has_min_p()},
+                                                 {"sampling.seed", sampling.has_seed()}};
+  for (const auto& [field, present] : fields) {
+    if (!present) return InvalidField(absl::StrCat("resolved.request.", field), "required");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, const ServedModel& model) {
@@ -185,9 +201,7 @@ absl::StatusOr<ResolvedCall> Resolve(const v1::ResolvedRequest& resolved, const 
   absl::Status status =
       CheckTokenIds("resolved.eos_token_ids", resolved.eos_token_ids(), model.config.vocab_size);
   if (!status.ok()) return status;
-  if (!resolved.request().sampling().has_seed()) {
-    return InvalidField("resolved.request.sampling.seed", "required");
-  }
+  if (status = CheckComplete(resolved.request()); !status.ok()) return status;
   return Resolve(resolved.request(), {resolved.eos_token_ids().begin(), resolved.eos_token_ids().end()},
                  model);
 }

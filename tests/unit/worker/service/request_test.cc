@@ -1,5 +1,7 @@
 #include "worker/service/request.h"
 
+#include <functional>
+
 #include <limits>
 
 #include "gmock/gmock.h"
@@ -299,11 +301,28 @@ TEST(RequestTest, AResolvedRequestOfOtherNumericsIsRefused) {
   EXPECT_EQ(Resolve(resolved, Model()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(RequestTest, AResolvedRequestNeedsASeed) {
-  v1::ResolvedRequest resolved = ToProto(*ResolveText("prompt: 'a'"), Model());
-  resolved.mutable_request()->mutable_sampling()->clear_seed();
-  EXPECT_THAT(std::string(Resolve(resolved, Model()).status().message()),
-              StartsWith("resolved.request.sampling.seed: required"));
+TEST(RequestTest, AResolvedRequestLeavesNothingToADefault) {
+  const v1::ResolvedRequest complete = ToProto(*ResolveText("prompt: 'a'"), Model());
+  const auto expect_required = [&](const char* field,
+                                   const std::function<void(v1::GenerateRequest*)>& clear) {
+    v1::ResolvedRequest resolved = complete;
+    clear(resolved.mutable_request());
+    const absl::Status status = Resolve(resolved, Model()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(status.message()), std::string("resolved.request.") + field + ": required");
+  };
+  expect_required("prompt_ids", [](v1::GenerateRequest* request) { request->set_prompt("a"); });
+  expect_required("max_tokens", [](v1::GenerateRequest* request) { request->clear_max_tokens(); });
+  expect_required("sampling.temperature",
+                  [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_temperature(); });
+  expect_required("sampling.top_p",
+                  [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_top_p(); });
+  expect_required("sampling.top_k",
+                  [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_top_k(); });
+  expect_required("sampling.min_p",
+                  [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_min_p(); });
+  expect_required("sampling.seed",
+                  [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_seed(); });
 }
 
 }  // namespace
