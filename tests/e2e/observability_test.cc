@@ -76,6 +76,10 @@ class ObservabilityTest : public ::testing::Test {
         absl::StrCat("ridge_request_success_total{finished_reason=\"", reason, "\"}"));
   }
 
+  double Ended(const std::string& code) {
+    return Scrape(router_).Value(absl::StrCat("ridge_router_requests_total{code=\"", code, "\"}"));
+  }
+
   // Two streams that run and one that waits, until the gauges of both processes have shown them.
   void MoveGauges() {
     Client client(router_.grpc);
@@ -122,7 +126,7 @@ class ObservabilityTest : public ::testing::Test {
     EXPECT_TRUE(Eventually([&] {
       const auto stream = client.Open(GreedyRequest(Prompt(5), kContext - 5), absl::Milliseconds(100));
       EXPECT_EQ(stream->Finish().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-      return Finished("deadline") >= 1;
+      return Finished("deadline") >= 1 && Ended("DEADLINE_EXCEEDED") >= 1;
     }));
 
     v1::GenerateRequest bad = GreedyRequest({}, 1);
@@ -196,19 +200,12 @@ TEST_F(ObservabilityTest, EveryLabelValueCounts) {
     EXPECT_TRUE(Eventually([&] { return Finished(reason) == 1; })) << reason;
   }
   EXPECT_EQ(Finished("error"), 0);
-  const auto cancelled = [&] {
-    return Scrape(router_).Value("ridge_router_requests_total{code=\"CANCELLED\"}");
-  };
-  EXPECT_TRUE(Eventually([&] { return cancelled() == 3; }));
-  const MetricsPage page = Scrape(router_);
-  const auto ended = [&](const char* code) {
-    return page.Value(absl::StrCat("ridge_router_requests_total{code=\"", code, "\"}"));
-  };
-  EXPECT_EQ(ended("OK"), 3);
-  EXPECT_GE(ended("DEADLINE_EXCEEDED"), 1);
-  EXPECT_EQ(ended("INVALID_ARGUMENT"), 1);
-  EXPECT_EQ(ended("UNAVAILABLE"), 0);
-  EXPECT_EQ(ended("INTERNAL"), 0);
+  EXPECT_TRUE(Eventually([&] { return Scrape(router_).Value("ridge_router_requests_in_flight") == 0; }));
+  EXPECT_EQ(Ended("OK"), 3);
+  EXPECT_GE(Ended("CANCELLED"), 3);
+  EXPECT_EQ(Ended("INVALID_ARGUMENT"), 1);
+  EXPECT_EQ(Ended("UNAVAILABLE"), 0) << router_.process->Stderr();
+  EXPECT_EQ(Ended("INTERNAL"), 0);
 }
 
 TEST_F(ObservabilityTest, CountsOfTokensAreExact) {
