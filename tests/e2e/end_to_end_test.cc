@@ -18,7 +18,7 @@ namespace {
 const std::vector<int32_t> kPrompt = {71, 5, 301, 17, 250, 9};
 
 // Takes seconds: whatever is done after its first message is done while it is open.
-constexpr int32_t kLongStream = 2000;
+constexpr int32_t kLongStream = 4000;
 // Never comes to its end.
 constexpr int32_t kEndlessStream = 30000;
 
