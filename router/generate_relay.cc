@@ -125,6 +125,7 @@ void GenerateRelay::OnWriteDone(bool ok) {
   if (ok) {
     call_->ReadNext();
   } else {
+    cancelled_ = true;  // nobody is left to write to; OnCancel may come later than the end of the call
     call_->Abandon();
   }
 }
