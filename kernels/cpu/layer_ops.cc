@@ -39,8 +39,8 @@ HWY_INLINE float SumVirtualLanes(int64_t size, const Whole& whole, const Rest& r
   return SumLanes(parts);
 }
 
-void RmsNormTarget(const float* x, const float* weight, float eps, int64_t size, float* out,
-                   int64_t* saturations) {
+// 1 / sqrt(mean(x^2) + eps).
+HWY_INLINE float NormScale(const float* x, float eps, int64_t size) {
   float sum = 0.0f;
   for (int64_t begin = 0; begin < size; begin += kNormGroup) {
     const float* group = x + begin;
@@ -52,7 +52,12 @@ void RmsNormTarget(const float* x, const float* weight, float eps, int64_t size,
         },
         [&](int64_t i, float acc) { return std::fma(group[i], group[i], acc); });
   }
-  const float scale = Rsqrt(sum / static_cast<float>(size) + eps);
+  return Rsqrt(sum / static_cast<float>(size) + eps);
+}
+
+void RmsNormTarget(const float* x, const float* weight, float eps, int64_t size, float* out,
+                   int64_t* saturations) {
+  const float scale = NormScale(x, eps, size);
   ForEach(
       size,
       [&](int64_t i) {
@@ -61,6 +66,17 @@ void RmsNormTarget(const float* x, const float* weight, float eps, int64_t size,
                    out + i);
       },
       [&](int64_t i) { out[i] = RoundToHalf(x[i] * scale * weight[i], saturations); });
+}
+
+void NormHeadTarget(const float* weight, float eps, int64_t head_dim, float* x) {
+  const float scale = NormScale(x, eps, head_dim);
+  ForEach(
+      head_dim,
+      [&](int64_t i) {
+        const FloatVec scaled = hn::Mul(hn::LoadU(kFloat, x + i), hn::Set(kFloat, scale));
+        hn::StoreU(hn::Mul(scaled, hn::LoadU(kFloat, weight + i)), kFloat, x + i);
+      },
+      [&](int64_t i) { x[i] = x[i] * scale * weight[i]; });
 }
 
 void RotateHeadTarget(const float* cosines, const float* sines, int64_t head_dim, float* x,
@@ -158,6 +174,7 @@ HWY_AFTER_NAMESPACE();
 namespace ridge::kernels::cpu {
 
 HWY_EXPORT(RmsNormTarget);
+HWY_EXPORT(NormHeadTarget);
 HWY_EXPORT(RotateHeadTarget);
 HWY_EXPORT(RoundRowTarget);
 HWY_EXPORT(SwiGluTarget);
@@ -169,6 +186,10 @@ HWY_EXPORT(LogSumExpTarget);
 
 void RmsNorm(const float* x, const float* weight, float eps, int64_t size, float* out, int64_t* saturations) {
   HWY_DYNAMIC_DISPATCH(RmsNormTarget)(x, weight, eps, size, out, saturations);
+}
+
+void NormHead(const float* weight, float eps, int64_t head_dim, float* x) {
+  HWY_DYNAMIC_DISPATCH(NormHeadTarget)(weight, eps, head_dim, x);
 }
 
 void RotateHead(const float* cosines, const float* sines, int64_t head_dim, float* x, int64_t* saturations) {

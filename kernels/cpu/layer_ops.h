@@ -12,6 +12,10 @@ namespace ridge::kernels::cpu {
 // 256 columns; the groups are added in ascending order.
 void RmsNorm(const float* x, const float* weight, float eps, int64_t size, float* out, int64_t* saturations);
 
+// x[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i] of one head's query or key, not rounded: RotateHead
+// follows. Sums as RmsNorm does.
+void NormHead(const float* weight, float eps, int64_t head_dim, float* x);
+
 // Rotates one head's pairs (i, i + head_dim / 2) by the angles of one position and rounds to fp16. `cosines`
 // and `sines` hold head_dim / 2 values: out_i = x_i cos - x_j sin, out_j = x_j cos + x_i sin, each one
 // product and one fused multiply-add.

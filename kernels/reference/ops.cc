@@ -49,6 +49,19 @@ float ChunkedDot(const float* w, const float* x, int64_t k) {
   return total;
 }
 
+// 1 / sqrt(mean(x^2) + eps).
+float NormScale(Mode mode, const float* x, float eps, int64_t size) {
+  float sum = 0.0f;
+  if (mode == Mode::kContract) {
+    for (int64_t begin = 0; begin < size; begin += kNormGroup) {
+      sum += Dot(mode, x + begin, x + begin, std::min<int64_t>(kNormGroup, size - begin));
+    }
+  } else {
+    sum = Dot(mode, x, x, size);
+  }
+  return Rsqrt(sum / static_cast<float>(size) + eps);
+}
+
 void AttentionFloat64(const float* q, const float* keys, const float* values, int64_t num_keys, int64_t d,
                       float* out) {
   std::vector<double> scores(num_keys);
@@ -121,16 +134,13 @@ void Matmul(Mode mode, const float* x, const float* w, const float* bias, int64_
 }
 
 void RmsNorm(Mode mode, const float* x, const float* weight, float eps, int64_t size, float* out) {
-  float sum = 0.0f;
-  if (mode == Mode::kContract) {
-    for (int64_t begin = 0; begin < size; begin += kNormGroup) {
-      sum += Dot(mode, x + begin, x + begin, std::min<int64_t>(kNormGroup, size - begin));
-    }
-  } else {
-    sum = Dot(mode, x, x, size);
-  }
-  const float scale = Rsqrt(sum / static_cast<float>(size) + eps);
+  const float scale = NormScale(mode, x, eps, size);
   for (int64_t i = 0; i < size; ++i) out[i] = Rounded(mode, x[i] * scale * weight[i]);
+}
+
+void NormHead(Mode mode, const float* weight, float eps, int64_t head_dim, float* x) {
+  const float scale = NormScale(mode, x, eps, head_dim);
+  for (int64_t i = 0; i < head_dim; ++i) x[i] = x[i] * scale * weight[i];
 }
 
 void RotateHead(Mode mode, const float* cosines, const float* sines, int64_t head_dim, float* x) {

@@ -17,6 +17,9 @@ void Matmul(Mode mode, const float* x, const float* w, const float* bias, int64_
 
 void RmsNorm(Mode mode, const float* x, const float* weight, float eps, int64_t size, float* out);
 
+// In place: the query or key of one head, rounded in neither mode.
+void NormHead(Mode mode, const float* weight, float eps, int64_t head_dim, float* x);
+
 // In place: pairs (i, i + head_dim / 2) of one head at one position.
 void RotateHead(Mode mode, const float* cosines, const float* sines, int64_t head_dim, float* x);
 

@@ -24,7 +24,8 @@ std::vector<float> ReadTensor(const WeightSource& source, TensorRole role, int32
 ReferenceModel::ReferenceModel(const WeightSource& source, reference::Mode mode)
     : mode_(mode),
       config_(source.config()),
-      rope_(kernels::MakeRopeTable(config_.rope_theta, config_.head_dim, config_.context_length)),
+      rope_(kernels::MakeRopeTable(config_.rope_theta, config_.head_dim, config_.rope_divisors,
+                                   config_.context_length)),
       embedding_(ReadTensor(source, TensorRole::kTokenEmbedding)),
       final_norm_(ReadTensor(source, TensorRole::kFinalNorm)) {
   if (!config_.tied_embedding) output_ = ReadTensor(source, TensorRole::kOutput);
@@ -39,6 +40,10 @@ ReferenceModel::ReferenceModel(const WeightSource& source, reference::Mode mode)
       layer.query_bias = ReadTensor(source, TensorRole::kQueryBias, l);
       layer.key_bias = ReadTensor(source, TensorRole::kKeyBias, l);
       layer.value_bias = ReadTensor(source, TensorRole::kValueBias, l);
+    }
+    if (config_.qk_norm) {
+      layer.query_norm = ReadTensor(source, TensorRole::kQueryNorm, l);
+      layer.key_norm = ReadTensor(source, TensorRole::kKeyNorm, l);
     }
     layer.mlp_norm = ReadTensor(source, TensorRole::kMlpNorm, l);
     layer.gate = ReadTensor(source, TensorRole::kGate, l);
@@ -87,11 +92,17 @@ void ReferenceSequence::Attention(int64_t layer) {
   std::vector<float> key = Multiply(weights.key, weights.key_bias, x);
   std::vector<float> value = Multiply(weights.value, weights.value_bias, x);
   for (int64_t head = 0; head < config.num_heads; ++head) {
+    if (config.qk_norm) {
+      reference::NormHead(mode, weights.query_norm.data(), config.norm_eps, d, query.data() + head * d);
+    }
     reference::RotateHead(mode, cosines, sines, d, query.data() + head * d);
   }
   reference::RoundRow(mode, config.kv_size(), value.data());
   Cache* caches = caches_.data() + layer * config.num_kv_heads;
   for (int64_t head = 0; head < config.num_kv_heads; ++head) {
+    if (config.qk_norm) {
+      reference::NormHead(mode, weights.key_norm.data(), config.norm_eps, d, key.data() + head * d);
+    }
     reference::RotateHead(mode, cosines, sines, d, key.data() + head * d);
     Cache& cache = caches[head];
     cache.keys.insert(cache.keys.end(), key.begin() + head * d, key.begin() + (head + 1) * d);

@@ -26,6 +26,7 @@ class ReferenceModel {
   struct Layer {
     std::vector<float> attention_norm, query, key, value, attention_output;
     std::vector<float> query_bias, key_bias, value_bias;  // empty where there are none
+    std::vector<float> query_norm, key_norm;              // the same
     std::vector<float> mlp_norm, gate, up, down;
   };
 

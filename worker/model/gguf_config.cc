@@ -55,9 +55,10 @@ absl::StatusOr<Architecture> ReadArchitecture(const GgufFile& file) {
   if (!name.ok()) return name.status();
   if (*name == "llama") return Architecture::kLlama;
   if (*name == "qwen2") return Architecture::kQwen2;
-  return absl::UnimplementedError(
-      absl::StrFormat("%s: metadata general.architecture: \"%s\" is not supported, only llama and qwen2",
-                      file.path(), absl::CHexEscape(name->substr(0, 40))));
+  if (*name == "qwen3") return Architecture::kQwen3;
+  return absl::UnimplementedError(absl::StrFormat(
+      "%s: metadata general.architecture: \"%s\" is not supported, only llama, qwen2 and qwen3", file.path(),
+      absl::CHexEscape(name->substr(0, 40))));
 }
 
 // A file made without a name carries its own.
@@ -71,14 +72,36 @@ std::string NameOf(const GgufFile& file) {
   return base.substr(0, base.rfind(".gguf"));
 }
 
-absl::Status CheckNoRopeScaling(const GgufFile& file, const KeyReader& keys) {
-  const std::string key = keys.Key("rope.scaling.type");
-  if (!file.Has(key)) return absl::OkStatus();
-  absl::StatusOr<absl::string_view> type = file.GetString(key);
-  if (!type.ok()) return type.status();
-  if (*type == "none") return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat(file.path(), ": metadata ", key, ": scaled positions are not supported"));
+// Scaled positions: a factor for all frequencies in the metadata, or one for each in a tensor.
+absl::Status ReadRopeScaling(const GgufFile& file, KeyReader& keys, ModelConfig& config) {
+  const std::string type_key = keys.Key("rope.scaling.type");
+  absl::string_view type = "linear";  // where a file gives a factor alone
+  if (file.Has(type_key)) {
+    absl::StatusOr<absl::string_view> given = file.GetString(type_key);
+    if (!given.ok()) return given.status();
+    type = *given;
+  }
+  if (type != "none" && type != "linear") {
+    return absl::UnimplementedError(
+        absl::StrFormat("%s: metadata %s: \"%s\" is not supported, only none and linear", file.path(),
+                        type_key, absl::CHexEscape(type.substr(0, 40))));
+  }
+  const size_t half = static_cast<size_t>(config.head_dim / 2);
+  const float factor = keys.FloatOr("rope.scaling.factor", keys.FloatOr("rope.scale_linear", 1.0f));
+  if (!keys.status().ok()) return keys.status();
+  if (type == "linear" && factor != 1.0f && factor != 0.0f) config.rope_divisors.assign(half, factor);
+
+  const GgufTensor* factors = file.FindTensor(kRopeFactorsTensor);
+  if (factors == nullptr) return absl::OkStatus();
+  if (factors->type->id != kGgmlF32 || factors->rows != 1 || factors->cols != static_cast<int64_t>(half)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: tensor %s: not %d numbers of type F32", file.path(), kRopeFactorsTensor, half));
+  }
+  std::vector<float> values(half);
+  factors->type->dequantize(factors->data.data(), factors->cols, values.data());
+  config.rope_divisors.resize(half, 1.0);
+  for (size_t i = 0; i < half; ++i) config.rope_divisors[i] *= values[i];
+  return absl::OkStatus();
 }
 
 // Token ids that end a sequence, in the order of the file, each once.
@@ -131,6 +154,7 @@ absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
   config.norm_eps = keys.Float("attention.layer_norm_rms_epsilon");
   config.rope_theta = keys.FloatOr("rope.freq_base", 10000.0f);
   config.qkv_bias = file.FindTensor("blk.0.attn_q.bias") != nullptr;
+  config.qk_norm = *architecture == Architecture::kQwen3;
   config.tied_embedding = file.FindTensor("output.weight") == nullptr;
   const int32_t value_length = keys.IntOr("attention.value_length", config.head_dim);
   const int32_t rope_dimensions = keys.IntOr("rope.dimension_count", config.head_dim);
@@ -142,8 +166,10 @@ absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
         file.path(), ": metadata ", keys.Key("*"),
         ": experts, partial rotary embeddings and values of another length than keys are not supported"));
   }
-  if (absl::Status status = CheckNoRopeScaling(file, keys); !status.ok()) return status;
   if (absl::Status status = ReadSpecialTokens(file, config); !status.ok()) return status;
+  // The frequencies' number is bounded first.
+  if (absl::Status status = ValidateConfig(config, file.path()); !status.ok()) return status;
+  if (absl::Status status = ReadRopeScaling(file, keys, config); !status.ok()) return status;
   if (absl::Status status = ValidateConfig(config, file.path()); !status.ok()) return status;
   return config;
 }

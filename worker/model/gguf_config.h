@@ -7,6 +7,9 @@
 
 namespace ridge::worker {
 
+// One F32 number for each rotary frequency, by which it is divided: Llama 3.x' scaled positions.
+inline constexpr char kRopeFactorsTensor[] = "rope_freqs.weight";
+
 // INVALID_ARGUMENT, NOT_FOUND or UNIMPLEMENTED naming file and key.
 absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file);
 

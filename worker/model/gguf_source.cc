@@ -34,6 +34,10 @@ std::string GgufName(TensorId id) {
       return layer("attn_k.bias");
     case TensorRole::kValueBias:
       return layer("attn_v.bias");
+    case TensorRole::kQueryNorm:
+      return layer("attn_q_norm.weight");
+    case TensorRole::kKeyNorm:
+      return layer("attn_k_norm.weight");
     case TensorRole::kAttentionOutput:
       return layer("attn_output.weight");
     case TensorRole::kMlpNorm:
@@ -127,6 +131,7 @@ absl::Status GgufSource::CheckTensors() const {
     }
     expected.insert(name);
   }
+  if (!config_.rope_divisors.empty()) expected.insert(kRopeFactorsTensor);
   for (const GgufTensor& tensor : file_->tensors()) {
     if (!expected.contains(tensor.name)) {
       return absl::UnimplementedError(absl::StrFormat(

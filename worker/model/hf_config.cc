@@ -1,10 +1,12 @@
 #include "worker/model/hf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/rope_table.h"
 #include "nlohmann/json.hpp"
 
 namespace ridge::worker {
@@ -26,7 +28,9 @@ class KeyReader {
  public:
   KeyReader(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
+  const std::string& path() const { return path_; }
   const absl::Status& status() const { return status_; }
+  void Update(const absl::Status& status) { status_.Update(status); }
 
   const json* Find(const char* key) const {
     const auto it = object_.find(key);
@@ -55,6 +59,24 @@ class KeyReader {
       return fallback;
     }
     return static_cast<float>(value->get<double>());
+  }
+
+  double Positive(const char* key) {
+    const json* value = Find(key);
+    const double number = value != nullptr && value->is_number() ? value->get<double>() : 0.0;
+    if (std::isfinite(number) && number > 0.0) return number;
+    Fail(key, value == nullptr ? "missing" : "not a positive number");
+    return 1.0;
+  }
+
+  std::string StringOr(const char* key, const char* fallback) {
+    const json* value = Find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_string()) {
+      Fail(key, "not a string");
+      return fallback;
+    }
+    return value->get<std::string>();
   }
 
   bool BoolOr(const char* key, bool fallback) {
@@ -104,33 +126,57 @@ absl::StatusOr<Architecture> ReadArchitecture(KeyReader& keys) {
   const std::string name = names->front().get<std::string>();
   if (name == "LlamaForCausalLM") return Architecture::kLlama;
   if (name == "Qwen2ForCausalLM") return Architecture::kQwen2;
-  keys.FailUnsupported("architectures",
-                       absl::StrCat(absl::CHexEscape(name.substr(0, 60)),
-                                    " is not supported, only LlamaForCausalLM and Qwen2ForCausalLM"));
+  if (name == "Qwen3ForCausalLM") return Architecture::kQwen3;
+  keys.FailUnsupported(
+      "architectures",
+      absl::StrCat(absl::CHexEscape(name.substr(0, 60)),
+                   " is not supported, only LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM"));
   return keys.status();
 }
 
-// The base of the rotary frequencies; any way of scaling positions is an error.
-float ReadRopeTheta(KeyReader& keys, const std::string& path) {
-  constexpr float kDefault = 10000.0f;
-  float theta = keys.FloatOr("rope_theta", kDefault);
+// Scaled positions: what divides each frequency.
+void ReadRopeScaling(KeyReader& rope, ModelConfig& config) {
+  const char* type_key = rope.Find("rope_type") != nullptr ? "rope_type" : "type";
+  const std::string type = rope.StringOr(type_key, "default");
+  if (rope.FloatOr("partial_rotary_factor", 1.0f) != 1.0f) {
+    rope.FailUnsupported("partial_rotary_factor", "only 1 is supported");
+  }
+  if (type == "default") return;
+  if (type != "linear" && type != "llama3") {
+    return rope.FailUnsupported(type_key,
+                                absl::StrCat("\"", absl::CHexEscape(type.substr(0, 40)),
+                                             "\" is not supported, only default, linear and llama3"));
+  }
+  const double factor = rope.Positive("factor");
+  if (type == "linear") {
+    config.rope_divisors.assign(static_cast<size_t>(config.head_dim / 2), factor);
+    return;
+  }
+  const kernels::Llama3RopeScaling scaling = {
+      .factor = factor,
+      .low_freq_factor = rope.Positive("low_freq_factor"),
+      .high_freq_factor = rope.Positive("high_freq_factor"),
+      .original_context = rope.Positive("original_max_position_embeddings")};
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    rope.Fail("high_freq_factor", "not above low_freq_factor");
+  }
+  if (!rope.status().ok()) return;
+  config.rope_divisors = kernels::Llama3RopeDivisors(config.rope_theta, config.head_dim, scaling);
+}
+
+// The base of the rotary frequencies and what scales them, from the top level (rope_theta, rope_scaling) or
+// from rope_parameters.
+void ReadRope(KeyReader& keys, ModelConfig& config) {
+  config.rope_theta = keys.FloatOr("rope_theta", 10000.0f);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* nested = keys.Find(key);
     if (nested == nullptr) continue;
-    if (!nested->is_object()) {
-      keys.Fail(key, "not an object");
-      return theta;
-    }
-    KeyReader rope(*nested, absl::StrCat(path, ": ", key));
-    for (const char* type_key : {"rope_type", "type"}) {
-      const json* type = rope.Find(type_key);
-      if (type != nullptr && *type != "default")
-        keys.FailUnsupported(key, "scaled positions are not supported");
-    }
-    theta = rope.FloatOr("rope_theta", theta);
-    if (!rope.status().ok()) keys.Fail(key, "rope_theta: not a number");
+    if (!nested->is_object()) return keys.Fail(key, "not an object");
+    KeyReader rope(*nested, absl::StrCat(keys.path(), ": ", key));
+    config.rope_theta = rope.FloatOr("rope_theta", config.rope_theta);
+    ReadRopeScaling(rope, config);
+    keys.Update(rope.status());
   }
-  return theta;
 }
 
 void RefuseWhatIsNotBuilt(KeyReader& keys, Architecture architecture) {
@@ -138,8 +184,9 @@ void RefuseWhatIsNotBuilt(KeyReader& keys, Architecture architecture) {
   if (activation != nullptr && *activation != "silu")
     keys.FailUnsupported("hidden_act", "only silu is supported");
   if (keys.BoolOr("mlp_bias", false)) keys.FailUnsupported("mlp_bias", "not supported");
-  if (architecture == Architecture::kLlama && keys.BoolOr("attention_bias", false)) {
-    keys.FailUnsupported("attention_bias", "not supported for llama");
+  if (architecture != Architecture::kQwen2 && keys.BoolOr("attention_bias", false)) {
+    keys.FailUnsupported("attention_bias",
+                         absl::StrCat("not supported for ", ArchitectureName(architecture)));
   }
   if (keys.BoolOr("use_sliding_window", false)) keys.FailUnsupported("use_sliding_window", "not supported");
   if (keys.Find("quantization_config") != nullptr)
@@ -172,12 +219,16 @@ absl::StatusOr<ModelConfig> ConfigFromHfJson(absl::string_view text, const std::
   config.vocab_size = keys.Int("vocab_size");
   config.context_length = keys.Int("max_position_embeddings");
   config.norm_eps = keys.FloatOr("rms_norm_eps", 1e-6f);
-  config.rope_theta = ReadRopeTheta(keys, path);
   config.qkv_bias = config.architecture == Architecture::kQwen2;
+  config.qk_norm = config.architecture == Architecture::kQwen3;
   config.tied_embedding = keys.BoolOr("tie_word_embeddings", false);
   AddIds(keys.Ids("eos_token_id"), config.eos_token_ids);
   config.bos_token_id = keys.IntOr("bos_token_id", -1);
   RefuseWhatIsNotBuilt(keys, config.architecture);
+  if (!keys.status().ok()) return keys.status();
+  // The frequencies' number is bounded first.
+  if (absl::Status status = ValidateConfig(config, path); !status.ok()) return status;
+  ReadRope(keys, config);
   if (!keys.status().ok()) return keys.status();
   if (absl::Status status = ValidateConfig(config, path); !status.ok()) return status;
   return config;

@@ -36,6 +36,10 @@ std::string HfName(TensorId id) {
       return layer("self_attn.k_proj.bias");
     case TensorRole::kValueBias:
       return layer("self_attn.v_proj.bias");
+    case TensorRole::kQueryNorm:
+      return layer("self_attn.q_norm.weight");
+    case TensorRole::kKeyNorm:
+      return layer("self_attn.k_norm.weight");
     case TensorRole::kAttentionOutput:
       return layer("self_attn.o_proj.weight");
     case TensorRole::kMlpNorm:

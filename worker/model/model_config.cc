@@ -33,6 +33,8 @@ const char* ArchitectureName(Architecture architecture) {
       return "llama";
     case Architecture::kQwen2:
       return "qwen2";
+    case Architecture::kQwen3:
+      return "qwen3";
   }
   return "unknown";
 }
@@ -67,6 +69,16 @@ absl::Status ValidateConfig(const ModelConfig& config, const std::string& origin
   if (!std::isfinite(config.rope_theta) || config.rope_theta < 1.0f) {
     return error("rope_theta", absl::StrFormat("%g is not at least 1", config.rope_theta));
   }
+  if (!config.rope_divisors.empty() &&
+      config.rope_divisors.size() != static_cast<size_t>(config.head_dim / 2)) {
+    return error("rope_divisors", absl::StrFormat("%d numbers for a head_dim of %d",
+                                                  config.rope_divisors.size(), config.head_dim));
+  }
+  for (double divisor : config.rope_divisors) {
+    if (!std::isfinite(divisor) || divisor <= 0.0) {
+      return error("rope_divisors", absl::StrFormat("%g is not a positive number", divisor));
+    }
+  }
   for (int32_t id : config.eos_token_ids) {
     if (id < 0 || id >= config.vocab_size)
       return error("eos_token_ids", absl::StrFormat("%d is outside the vocabulary", id));
@@ -78,12 +90,13 @@ absl::Status ValidateConfig(const ModelConfig& config, const std::string& origin
 }
 
 std::string CanonicalText(const ModelConfig& c) {
+  const auto exact = [](std::string* out, double value) { absl::StrAppendFormat(out, "%a", value); };
   return absl::StrFormat(
       "%s layers=%d hidden=%d heads=%d kv_heads=%d head_dim=%d mlp=%d vocab=%d context=%d eps=%a theta=%a "
-      "bias=%d tied=%d "
-      "eos=%s bos=%d",
+      "divisors=%s bias=%d qk_norm=%d tied=%d eos=%s bos=%d",
       ArchitectureName(c.architecture), c.num_layers, c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim,
-      c.mlp_size, c.vocab_size, c.context_length, c.norm_eps, c.rope_theta, c.qkv_bias, c.tied_embedding,
+      c.mlp_size, c.vocab_size, c.context_length, c.norm_eps, c.rope_theta,
+      absl::StrJoin(c.rope_divisors, ",", exact), c.qkv_bias, c.qk_norm, c.tied_embedding,
       absl::StrJoin(c.eos_token_ids, ","), c.bos_token_id);
 }
 

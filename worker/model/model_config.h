@@ -10,7 +10,7 @@
 namespace ridge::worker {
 
 // The families differ in details that the fields below spell out; the enum is for messages and file layouts.
-enum class Architecture { kLlama, kQwen2 };
+enum class Architecture { kLlama, kQwen2, kQwen3 };
 
 struct ModelConfig {
   std::string name;  // for people: "SmolLM2-135M-Instruct"
@@ -25,7 +25,10 @@ struct ModelConfig {
   int32_t context_length = 0;  // positions the model was trained for
   float norm_eps = 1e-5f;
   float rope_theta = 10000.0f;
+  // What divides each of the head_dim / 2 rotary frequencies; empty where positions are not scaled.
+  std::vector<double> rope_divisors;
   bool qkv_bias = false;
+  bool qk_norm = false;         // RMS norm of each head's q and k, before the rotation
   bool tied_embedding = false;  // the output matrix is the embedding
   std::vector<int32_t> eos_token_ids;
   int32_t bos_token_id = -1;  // -1: none

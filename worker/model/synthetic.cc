@@ -3,9 +3,11 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/hash.h"
 #include "kernels/half.h"
+#include "kernels/rope_table.h"
 
 namespace ridge::worker {
 namespace {
@@ -19,7 +21,13 @@ uint64_t Mix(uint64_t z) {
 constexpr int32_t kHalfRange = 1 << 23;
 
 bool IsNorm(TensorRole role) {
-  return role == TensorRole::kAttentionNorm || role == TensorRole::kMlpNorm || role == TensorRole::kFinalNorm;
+  return role == TensorRole::kAttentionNorm || role == TensorRole::kMlpNorm ||
+         role == TensorRole::kFinalNorm || role == TensorRole::kQueryNorm || role == TensorRole::kKeyNorm;
+}
+
+// Queries and keys that are normed are as large as those that are not.
+float NormMean(TensorRole role) {
+  return role == TensorRole::kQueryNorm || role == TensorRole::kKeyNorm ? 1.5f : 1.0f;
 }
 
 // Standard deviation of a matrix' elements. Inputs of a matrix have a root mean square near 1, so that "gain
@@ -51,47 +59,58 @@ double Deviation(const ModelConfig& config, TensorRole role) {
     case TensorRole::kAttentionNorm:
     case TensorRole::kMlpNorm:
     case TensorRole::kFinalNorm:
+    case TensorRole::kQueryNorm:
+    case TensorRole::kKeyNorm:
       break;
   }
   RIDGE_CHECK(false);
   return 0;
 }
 
-ModelConfig SmolLm2_135m() {
-  ModelConfig config;
-  config.name = "synthetic:smollm2-135m";
-  config.num_layers = 30;
-  config.hidden_size = 576;
-  config.num_heads = 9;
-  config.num_kv_heads = 3;
-  config.head_dim = 64;
-  config.mlp_size = 1536;
-  config.vocab_size = 49152;
-  config.context_length = 8192;
-  config.norm_eps = 1e-5f;
-  config.rope_theta = 100000.0f;
-  config.tied_embedding = true;
-  return config;
-}
-
-ModelConfig Qwen2_5(const char* name, int32_t layers, int32_t hidden, int32_t heads, int32_t head_dim,
-                    int32_t mlp) {
+ModelConfig Shape(const char* name, Architecture architecture, int32_t layers, int32_t hidden, int32_t heads,
+                  int32_t kv_heads, int32_t head_dim, int32_t mlp, int32_t vocab, int32_t context) {
   ModelConfig config;
   config.name = name;
-  config.architecture = Architecture::kQwen2;
+  config.architecture = architecture;
   config.num_layers = layers;
   config.hidden_size = hidden;
   config.num_heads = heads;
-  config.num_kv_heads = 2;
+  config.num_kv_heads = kv_heads;
   config.head_dim = head_dim;
   config.mlp_size = mlp;
-  config.vocab_size = 151936;
-  config.context_length = 32768;
-  config.norm_eps = 1e-6f;
-  config.rope_theta = 1000000.0f;
-  config.qkv_bias = true;
+  config.vocab_size = vocab;
+  config.context_length = context;
+  config.qkv_bias = architecture == Architecture::kQwen2;
+  config.qk_norm = architecture == Architecture::kQwen3;
   config.tied_embedding = true;
+  config.norm_eps = architecture == Architecture::kLlama ? 1e-5f : 1e-6f;
+  config.rope_theta = 1e6f;
   return config;
+}
+
+std::vector<ModelConfig> Shapes() {
+  constexpr Architecture kLlama = Architecture::kLlama, kQwen2 = Architecture::kQwen2,
+                         kQwen3 = Architecture::kQwen3;
+  //                                                   layers hidden heads kv dim    mlp   vocab context
+  std::vector<ModelConfig> shapes = {
+      Shape("synthetic:smollm2-135m", kLlama, 30, 576, 9, 3, 64, 1536, 49152, 8192),
+      Shape("synthetic:llama-3.2-1b", kLlama, 16, 2048, 32, 8, 64, 8192, 128256, 131072),
+      Shape("synthetic:qwen2.5-0.5b", kQwen2, 24, 896, 14, 2, 64, 4864, 151936, 32768),
+      Shape("synthetic:qwen2.5-1.5b", kQwen2, 28, 1536, 12, 2, 128, 8960, 151936, 32768),
+      Shape("synthetic:qwen2.5-3b", kQwen2, 36, 2048, 16, 2, 128, 11008, 151936, 32768),
+      Shape("synthetic:qwen2.5-7b", kQwen2, 28, 3584, 28, 4, 128, 18944, 152064, 32768),
+      Shape("synthetic:qwen3-0.6b", kQwen3, 28, 1024, 16, 8, 128, 3072, 151936, 40960),
+  };
+  for (ModelConfig& shape : shapes) {
+    if (shape.name == "synthetic:smollm2-135m") shape.rope_theta = 1e5f;
+    if (shape.name == "synthetic:qwen2.5-7b") shape.tied_embedding = false;
+    if (shape.name != "synthetic:llama-3.2-1b") continue;
+    shape.rope_theta = 5e5f;
+    shape.rope_divisors = kernels::Llama3RopeDivisors(
+        shape.rope_theta, shape.head_dim,
+        {.factor = 32, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192});
+  }
+  return shapes;
 }
 
 }  // namespace
@@ -106,7 +125,7 @@ absl::Status SyntheticSource::ReadRows(TensorId id, int64_t row_begin, int64_t r
   RIDGE_CHECK(static_cast<int64_t>(out.size()) == row_count * shape.cols);
   const bool norm = IsNorm(id.role);
   // A uniform number in [-a, a) has the standard deviation a / sqrt(3).
-  const float scale = norm ? 1.0f / kHalfRange
+  const float scale = norm ? NormMean(id.role) / kHalfRange
                            : static_cast<float>(Deviation(config_, id.role) * std::sqrt(3.0) / kHalfRange);
   const int32_t offset = norm ? kHalfRange : 0;
   const int shift = norm ? 3 : 0;
@@ -127,12 +146,13 @@ std::string SyntheticSource::Fingerprint() const {
 }
 
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenSynthetic(absl::string_view name) {
-  for (const ModelConfig& config : {SmolLm2_135m(), Qwen2_5("synthetic:qwen2.5-0.5b", 24, 896, 14, 64, 4864),
-                                    Qwen2_5("synthetic:qwen2.5-1.5b", 28, 1536, 12, 128, 8960)}) {
-    if (config.name == absl::StrCat("synthetic:", name)) return std::make_unique<SyntheticSource>(config);
+  std::vector<std::string> names;
+  for (const ModelConfig& shape : Shapes()) {
+    if (shape.name == absl::StrCat("synthetic:", name)) return std::make_unique<SyntheticSource>(shape);
+    names.push_back(shape.name.substr(sizeof("synthetic:") - 1));
   }
   return absl::NotFoundError(
-      absl::StrCat("synthetic:", name, ": unknown; there are smollm2-135m, qwen2.5-0.5b and qwen2.5-1.5b"));
+      absl::StrCat("synthetic:", name, ": unknown; there are ", absl::StrJoin(names, ", ")));
 }
 
 }  // namespace ridge::worker

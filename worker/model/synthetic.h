@@ -7,10 +7,10 @@
 //   bits    = Mix(key + index * 0x9E3779B97F4A7C15)
 //   integer = int(bits >> 40) - 2^23                                  24 bits, uniform in [-2^23, 2^23)
 //   element = fp16(float(integer) * scale)                            matrices and biases, scale by role
-//   element = fp16(float(2^23 + (integer >> 3)) * 2^-23)              norms: 1 +- 1/8
-// Mix is the finaliser of SplitMix64; >> is arithmetic on signed numbers; index = row * cols + col. Scales
-// keep every layer's contribution near 1 and the embedding small beside it: a tied embedding would otherwise
-// repeat the last token.
+//   element = fp16(float(2^23 + (integer >> 3)) * 2^-23 * m)          norms: m (1 +- 1/8)
+// m is 1.5 for the norms of q and k, otherwise 1. Mix is the finaliser of SplitMix64; >> is arithmetic on
+// signed numbers; index = row * cols + col. Scales keep every layer's contribution near 1 and the embedding
+// small beside it: a tied embedding would otherwise repeat the last token.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ class SyntheticSource : public WeightSource {
   const uint64_t seed_;
 };
 
-// The model "smollm2-135m", "qwen2.5-0.5b" or "qwen2.5-1.5b". Without an end-of-sequence token: generation
-// runs to its limit. NOT_FOUND listing the names.
+// A shape by its name: smollm2-135m, llama-3.2-1b, qwen2.5-0.5b, -1.5b, -3b, -7b, qwen3-0.6b. Without an
+// end-of-sequence token: generation runs to its limit. NOT_FOUND listing the names.
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenSynthetic(absl::string_view name);
 
 }  // namespace ridge::worker

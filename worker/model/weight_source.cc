@@ -6,13 +6,34 @@ namespace ridge::worker {
 namespace {
 
 constexpr TensorRole kLayerRoles[] = {
-    TensorRole::kAttentionNorm, TensorRole::kQuery,   TensorRole::kKey,       TensorRole::kValue,
-    TensorRole::kQueryBias,     TensorRole::kKeyBias, TensorRole::kValueBias, TensorRole::kAttentionOutput,
-    TensorRole::kMlpNorm,       TensorRole::kGate,    TensorRole::kUp,        TensorRole::kDown,
+    TensorRole::kAttentionNorm,
+    TensorRole::kQuery,
+    TensorRole::kKey,
+    TensorRole::kValue,
+    TensorRole::kQueryBias,
+    TensorRole::kKeyBias,
+    TensorRole::kValueBias,
+    TensorRole::kAttentionOutput,
+    TensorRole::kQueryNorm,
+    TensorRole::kKeyNorm,
+    TensorRole::kMlpNorm,
+    TensorRole::kGate,
+    TensorRole::kUp,
+    TensorRole::kDown,
 };
 
-bool IsBias(TensorRole role) {
-  return role == TensorRole::kQueryBias || role == TensorRole::kKeyBias || role == TensorRole::kValueBias;
+bool IsStored(const ModelConfig& config, TensorRole role) {
+  switch (role) {
+    case TensorRole::kQueryBias:
+    case TensorRole::kKeyBias:
+    case TensorRole::kValueBias:
+      return config.qkv_bias;
+    case TensorRole::kQueryNorm:
+    case TensorRole::kKeyNorm:
+      return config.qk_norm;
+    default:
+      return true;
+  }
 }
 
 }  // namespace
@@ -37,6 +58,9 @@ TensorShape ShapeOf(const ModelConfig& config, TensorId id) {
     case TensorRole::kKeyBias:
     case TensorRole::kValueBias:
       return {1, config.kv_size()};
+    case TensorRole::kQueryNorm:
+    case TensorRole::kKeyNorm:
+      return {1, config.head_dim};
     case TensorRole::kAttentionOutput:
       return {hidden, config.q_size()};
     case TensorRole::kGate:
@@ -53,7 +77,7 @@ std::vector<TensorId> TensorsOf(const ModelConfig& config) {
   std::vector<TensorId> tensors = {{TensorRole::kTokenEmbedding}};
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     for (TensorRole role : kLayerRoles) {
-      if (config.qkv_bias || !IsBias(role)) tensors.push_back({role, layer});
+      if (IsStored(config, role)) tensors.push_back({role, layer});
     }
   }
   tensors.push_back({TensorRole::kFinalNorm});

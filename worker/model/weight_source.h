@@ -19,6 +19,7 @@ namespace ridge::worker {
 // fp16 as its bits.
 using Half = uint16_t;
 
+// Their numbers are part of synthetic weights' definition: a new one goes to the end.
 enum class TensorRole {
   kTokenEmbedding,   // [vocab][hidden]
   kAttentionNorm,    // [1][hidden]
@@ -35,6 +36,8 @@ enum class TensorRole {
   kDown,             // [hidden][mlp]
   kFinalNorm,        // [1][hidden]
   kOutput,           // [vocab][hidden]; absent where the embedding is tied
+  kQueryNorm,        // [1][head_dim], of every query head
+  kKeyNorm,          // [1][head_dim], of every KV head
 };
 
 struct TensorId {

@@ -107,6 +107,11 @@ TEST_F(CpuOpsTest, RowOpsGiveTheReferencesBits) {
     reference::RotateHead(Mode::kContract, b.data(), b.data() + size / 2, size, expected.data());
     ExpectSameBits(got, expected);
 
+    got = expected = a;
+    cpu::NormHead(b.data(), 1e-6f, size, got.data());
+    reference::NormHead(Mode::kContract, b.data(), 1e-6f, size, expected.data());
+    ExpectSameBits(got, expected);
+
     const std::vector<float> logits = Random(size, 10.0f);
     EXPECT_EQ(cpu::LogSumExp(logits.data(), size),
               reference::LogSumExp(Mode::kContract, logits.data(), size));

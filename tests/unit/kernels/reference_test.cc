@@ -50,9 +50,20 @@ TEST(ReferenceFloat32, RmsNormDividesByTheRootMeanSquareWithEps) {
   for (int64_t i = 0; i < size; ++i) ExpectClose(out[i], x[i] / root * weight[i]);
 }
 
+TEST(ReferenceFloat32, NormHeadDividesByTheRootMeanSquareWithEps) {
+  const int64_t d = 96;
+  const std::vector<float> before = Random(d, 15), weight = Random(d, 16);
+  std::vector<float> x = before;
+  NormHead(Mode::kFloat32, weight.data(), 0.5f, d, x.data());
+  double squares = 0;
+  for (float value : before) squares += double{value} * value;
+  const double root = std::sqrt(squares / d + 0.5);
+  for (int64_t i = 0; i < d; ++i) ExpectClose(x[i], before[i] / root * weight[i]);
+}
+
 TEST(ReferenceFloat32, RotatesPairsByTheAngleOfThePosition) {
   const int64_t d = 64, position = 777;
-  const RopeTable table = MakeRopeTable(10000.0, d, position + 1);
+  const RopeTable table = MakeRopeTable(10000.0, d, {}, position + 1);
   const std::vector<float> before = Random(d, 6);
   std::vector<float> x = before;
   RotateHead(Mode::kFloat32, table.cosines.data() + position * d / 2, table.sines.data() + position * d / 2,

@@ -19,7 +19,8 @@ ForwardPass::ForwardPass(const ModelConfig& config, const PackedWeights* weights
       weights_(*weights),
       pool_(*pool),
       kv_(std::move(kv)),
-      rope_(kernels::MakeRopeTable(config.rope_theta, config.head_dim, config.context_length)),
+      rope_(kernels::MakeRopeTable(config.rope_theta, config.head_dim, config.rope_divisors,
+                                   config.context_length)),
       threads_(static_cast<size_t>(pool->num_threads())) {
   const size_t rows = static_cast<size_t>(max_rows);
   const size_t hidden = static_cast<size_t>(config.hidden_size),
@@ -77,6 +78,7 @@ void ForwardPass::AttentionLayer(int32_t layer, const StepRows& rows) {
 }
 
 void ForwardPass::StoreKv(int32_t layer, const StepRows& rows, int64_t row, ThreadState& state) {
+  const PackedLayer& weights = weights_.layers()[static_cast<size_t>(layer)];
   const int64_t d = config_.head_dim, q_size = config_.q_size(), kv_size = config_.kv_size();
   const int32_t position = rows.positions[static_cast<size_t>(row)];
   const float* cosines = rope_.cosines.data() + position * (d / 2);
@@ -85,6 +87,7 @@ void ForwardPass::StoreKv(int32_t layer, const StepRows& rows, int64_t row, Thre
   float* query = query_.data() + row * q_size;
   std::copy_n(qkv, q_size, query);
   for (int64_t head = 0; head < config_.num_heads; ++head) {
+    if (config_.qk_norm) cpu::NormHead(weights.query_norm.data(), config_.norm_eps, d, query + head * d);
     cpu::RotateHead(cosines, sines, d, query + head * d, &state.saturations);
   }
   cpu::RoundRow(kv_size, qkv + q_size + kv_size, &state.saturations);
@@ -93,6 +96,7 @@ void ForwardPass::StoreKv(int32_t layer, const StepRows& rows, int64_t row, Thre
   Half* token = kv_.data() + block * kv_.block_stride() + position % kBlockTokens * d;
   for (int64_t head = 0; head < config_.num_kv_heads; ++head) {
     float* key = qkv + q_size + head * d;
+    if (config_.qk_norm) cpu::NormHead(weights.key_norm.data(), config_.norm_eps, d, key);
     cpu::RotateHead(cosines, sines, d, key, &state.saturations);
     cpu::ToHalf(key, d, token + kv_.KeyOffset(layer, head));
     cpu::ToHalf(key + kv_size, d, token + kv_.ValueOffset(layer, head));

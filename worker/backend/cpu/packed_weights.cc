@@ -133,9 +133,14 @@ absl::Status PackedWeights::ReadVectors(const WeightSource& source) {
     PackedLayer& layer = layers_[static_cast<size_t>(l)];
     status.Update(ReadVector(source, {TensorRole::kAttentionNorm, l}, &layer.attention_norm));
     status.Update(ReadVector(source, {TensorRole::kMlpNorm, l}, &layer.mlp_norm));
-    if (!source.config().qkv_bias) continue;
-    for (TensorRole role : {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias}) {
-      status.Update(ReadVector(source, {role, l}, &layer.qkv_bias));
+    if (source.config().qkv_bias) {
+      for (TensorRole role : {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias}) {
+        status.Update(ReadVector(source, {role, l}, &layer.qkv_bias));
+      }
+    }
+    if (source.config().qk_norm) {
+      status.Update(ReadVector(source, {TensorRole::kQueryNorm, l}, &layer.query_norm));
+      status.Update(ReadVector(source, {TensorRole::kKeyNorm, l}, &layer.key_norm));
     }
   }
   return status;

@@ -25,6 +25,8 @@ struct PackedLayer {
   std::vector<float> attention_norm;  // [hidden]
   PackedMatrix qkv;                   // rows [q | k | v], [q_size + 2 kv_size][hidden]
   std::vector<float> qkv_bias;        // the same rows; empty where the model has none
+  std::vector<float> query_norm;      // [head_dim], for each head; empty where the model has none
+  std::vector<float> key_norm;        // the same
   PackedMatrix attention_output;      // [hidden][q_size]
   std::vector<float> mlp_norm;        // [hidden]
   PackedMatrix gate;                  // [mlp][hidden]

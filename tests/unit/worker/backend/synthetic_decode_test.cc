@@ -33,7 +33,8 @@ TEST(SyntheticDecode, GreedyVisitsManyIds) {
 
 // The larger shapes in fewer layers: the whole ones take minutes here.
 TEST(SyntheticDecode, GreedyVisitsManyIdsInLargerShapes) {
-  for (const char* name : {"synthetic:qwen2.5-0.5b", "synthetic:qwen2.5-1.5b"}) {
+  for (const char* name : {"synthetic:llama-3.2-1b", "synthetic:qwen2.5-0.5b", "synthetic:qwen2.5-1.5b",
+                           "synthetic:qwen2.5-3b", "synthetic:qwen2.5-7b", "synthetic:qwen3-0.6b"}) {
     ModelConfig config = OpenModel(name).value()->config();
     config.num_layers = 2;
     config.vocab_size = 16384;

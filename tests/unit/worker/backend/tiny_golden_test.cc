@@ -126,12 +126,13 @@ TEST_P(TinyGolden, CpuBackendEqualsReferenceBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoints, TinyGolden,
-                         testing::Values(Checkpoint{"tiny-llama", "config.json"},
-                                         Checkpoint{"tiny-llama", "config.v5.json"},
-                                         Checkpoint{"tiny-qwen2", "config.json"},
-                                         Checkpoint{"tiny-qwen2", "config.v5.json"}),
-                         TestName);
+INSTANTIATE_TEST_SUITE_P(
+    Checkpoints, TinyGolden,
+    testing::Values(Checkpoint{"tiny-llama", "config.json"}, Checkpoint{"tiny-llama", "config.v5.json"},
+                    Checkpoint{"tiny-llama3", "config.json"}, Checkpoint{"tiny-llama3", "config.v5.json"},
+                    Checkpoint{"tiny-qwen2", "config.json"}, Checkpoint{"tiny-qwen2", "config.v5.json"},
+                    Checkpoint{"tiny-qwen3", "config.json"}, Checkpoint{"tiny-qwen3", "config.v5.json"}),
+    TestName);
 
 }  // namespace
 }  // namespace ridge::worker

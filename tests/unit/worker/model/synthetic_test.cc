@@ -33,6 +33,10 @@ TEST(Synthetic, HasTheParametersOfTheRealModels) {
   EXPECT_EQ(OpenModel("synthetic:smollm2-135m").value()->config().num_parameters(), 134'515'008);
   EXPECT_EQ(OpenModel("synthetic:qwen2.5-0.5b").value()->config().num_parameters(), 494'032'768);
   EXPECT_EQ(OpenModel("synthetic:qwen2.5-1.5b").value()->config().num_parameters(), 1'543'714'304);
+  EXPECT_EQ(OpenModel("synthetic:qwen2.5-3b").value()->config().num_parameters(), 3'085'938'688);
+  EXPECT_EQ(OpenModel("synthetic:qwen2.5-7b").value()->config().num_parameters(), 7'615'616'512);
+  EXPECT_EQ(OpenModel("synthetic:llama-3.2-1b").value()->config().num_parameters(), 1'235'814'400);
+  EXPECT_EQ(OpenModel("synthetic:qwen3-0.6b").value()->config().num_parameters(), 596'049'920);
   EXPECT_EQ(OpenModel("synthetic:qwen2.5-1.5b").value()->config().kv_bytes_per_token() * 16, 448 * 1024);
 }
 
