@@ -1,6 +1,7 @@
 #include "worker/model/gguf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -100,7 +101,13 @@ absl::Status ReadRopeScaling(const GgufFile& file, KeyReader& keys, ModelConfig&
   std::vector<float> values(half);
   factors->type->dequantize(factors->data.data(), factors->cols, values.data());
   config.rope_divisors.resize(half, 1.0);
-  for (size_t i = 0; i < half; ++i) config.rope_divisors[i] *= values[i];
+  for (size_t i = 0; i < half; ++i) {
+    if (!std::isfinite(values[i]) || values[i] <= 0.0f) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s: number %d, %g, is not positive",
+                                                        file.path(), kRopeFactorsTensor, i, values[i]));
+    }
+    config.rope_divisors[i] *= values[i];
+  }
   return absl::OkStatus();
 }
 

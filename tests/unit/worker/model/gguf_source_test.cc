@@ -182,6 +182,40 @@ TEST(GgufSource, Qwen2KeepsItsRowOrder) {
   EXPECT_EQ(Read(**source, {TensorRole::kKeyBias, 0}, 0, 1), bias);
 }
 
+TEST(GgufSource, Qwen3HasNormsOfQueryAndKey) {
+  GgufBuilder builder = SmallModel({.architecture = "qwen3"});
+  builder.Tensor("blk.0.attn_q_norm.weight", {kHeadDim}, kGgmlF32, MatrixF32(16, 1, kHeadDim));
+  EXPECT_THAT(ErrorOf(builder), HasSubstr("tensor blk.0.attn_k_norm.weight: missing"));
+  builder.Tensor("blk.0.attn_k_norm.weight", {kHeadDim}, kGgmlF32, MatrixF32(17, 1, kHeadDim));
+  const auto source = Open(builder);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ((*source)->config().architecture, Architecture::kQwen3);
+  EXPECT_FALSE((*source)->config().qkv_bias);
+  EXPECT_TRUE((*source)->config().qk_norm);
+  ExpectMatrix(**source, TensorRole::kQuery, 3);
+  ExpectMatrix(**source, TensorRole::kQueryNorm, 16);
+  ExpectMatrix(**source, TensorRole::kKeyNorm, 17);
+}
+
+TEST(GgufSource, RotaryFrequenciesAreDividedByAFactorAndByATensor) {
+  const auto divisors = [](const GgufBuilder& builder) {
+    const auto source = Open(builder);
+    EXPECT_TRUE(source.ok()) << source.status();
+    return (*source)->config().rope_divisors;
+  };
+  EXPECT_THAT(divisors(SmallModel({})), ElementsAre());
+  GgufBuilder builder = SmallModel({});
+  builder.Tensor("rope_freqs.weight", {4}, kGgmlF32, BytesOf<float>({1.0f, 1.5f, 8.0f, 8.0f}));
+  EXPECT_THAT(divisors(builder), ElementsAre(1.0, 1.5, 8.0, 8.0));
+  builder.F32("llama.rope.scaling.factor", 2.0f);
+  EXPECT_THAT(divisors(builder), ElementsAre(2.0, 3.0, 16.0, 16.0));
+  builder.Text("llama.rope.scaling.type", "none");
+  EXPECT_THAT(divisors(builder), ElementsAre(1.0, 1.5, 8.0, 8.0));
+  GgufBuilder linear = SmallModel({});
+  linear.Text("llama.rope.scaling.type", "linear").F32("llama.rope.scaling.factor", 4.0f);
+  EXPECT_THAT(divisors(linear), ElementsAre(4.0, 4.0, 4.0, 4.0));
+}
+
 TEST(GgufSource, ReadsEveryOtherTensor) {
   const auto source = Open(SmallModel({}));
   ASSERT_TRUE(source.ok()) << source.status();
@@ -201,8 +235,14 @@ TEST(GgufSource, NamesWhatIsWrong) {
   EXPECT_THAT(ErrorOf(SmallModel({.skip = "token_embd.weight"})),
               HasSubstr("tensor token_embd.weight: missing"));
   GgufBuilder extra = SmallModel({});
-  extra.Tensor("rope_freqs.weight", {4}, kGgmlF32, std::string(16, '\0'));
-  EXPECT_THAT(ErrorOf(extra), HasSubstr("tensor rope_freqs.weight: not part of a llama model"));
+  extra.Tensor("blk.0.attn_q_norm.weight", {kHeadDim}, kGgmlF32, std::string(4 * kHeadDim, '\0'));
+  EXPECT_THAT(ErrorOf(extra), HasSubstr("tensor blk.0.attn_q_norm.weight: not part of a llama model"));
+  GgufBuilder zero = SmallModel({});
+  zero.Tensor("rope_freqs.weight", {4}, kGgmlF32, std::string(16, '\0'));
+  EXPECT_THAT(ErrorOf(zero), HasSubstr("tensor rope_freqs.weight: number 0, 0, is not positive"));
+  GgufBuilder half = SmallModel({});
+  half.Tensor("rope_freqs.weight", {2}, kGgmlF32, std::string(8, '\0'));
+  EXPECT_THAT(ErrorOf(half), HasSubstr("tensor rope_freqs.weight: not 4 numbers of type F32"));
   GgufBuilder shape = SmallModel({.skip = "blk.0.ffn_up.weight"});
   shape.Tensor("blk.0.ffn_up.weight", {kMlp, kHidden}, kGgmlF32, std::string(kMlp * kHidden * 4, '\0'));
   EXPECT_THAT(ErrorOf(shape), HasSubstr("tensor blk.0.ffn_up.weight: 32 x 64, expected 64 x 32"));

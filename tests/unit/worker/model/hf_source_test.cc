@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/half.h"
+#include "kernels/rope_table.h"
 #include "tests/unit/worker/model/file_builders.h"
 #include "worker/model/hf_config.h"
 
@@ -53,7 +54,7 @@ std::string ConfigError(const std::string& text) {
 }
 
 TEST(HfConfig, BothKeyStylesSayTheSame) {
-  for (const char* model : {"tiny-llama", "tiny-qwen2"}) {
+  for (const char* model : {"tiny-llama", "tiny-llama3", "tiny-qwen2", "tiny-qwen3"}) {
     const auto classic = ConfigFromHfJson(ReadText(Golden(model) + "/config.json"), "config.json");
     const auto v5 = ConfigFromHfJson(ReadText(Golden(model) + "/config.v5.json"), "config.v5.json");
     ASSERT_TRUE(classic.ok()) << classic.status();
@@ -93,6 +94,56 @@ TEST(HfConfig, ReadsQwen2) {
   EXPECT_TRUE(config->tied_embedding);
 }
 
+TEST(HfConfig, ReadsQwen3) {
+  const auto config = ConfigFromHfJson(ReadText(Golden("tiny-qwen3/config.json")), "config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->architecture, Architecture::kQwen3);
+  EXPECT_EQ(config->head_dim, 32);
+  EXPECT_FALSE(config->qkv_bias);
+  EXPECT_TRUE(config->qk_norm);
+}
+
+TEST(HfConfig, ReadsScaledPositions) {
+  const auto divisors = [](const std::string& scaling) {
+    const auto config =
+        ConfigFromHfJson(LlamaConfigWith("\"use_cache\": true", "\"rope_scaling\": {" + scaling + "}"), "c");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config->rope_divisors;
+  };
+  EXPECT_THAT(divisors("\"type\": \"default\""), ElementsAre());
+  EXPECT_EQ(divisors("\"type\": \"linear\", \"factor\": 2.5"), std::vector<double>(16, 2.5));
+  const std::vector<double> llama3 = divisors(
+      "\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0,"
+      "\"original_max_position_embeddings\": 64");
+  EXPECT_EQ(llama3, kernels::Llama3RopeDivisors(1e4, 32, {8, 1, 4, 64}));
+  EXPECT_EQ(llama3.front(), 1.0);
+  EXPECT_EQ(llama3.back(), 8.0);
+}
+
+TEST(HfConfig, NamesTheKeyOfScaledPositions) {
+  const auto error = [](const std::string& scaling) {
+    return ConfigError(LlamaConfigWith("\"use_cache\": true", "\"rope_scaling\": " + scaling));
+  };
+  EXPECT_THAT(error("3"), HasSubstr("dir/config.json: rope_scaling: not an object"));
+  EXPECT_THAT(
+      error("{\"rope_type\": \"yarn\", \"factor\": 4.0}"),
+      HasSubstr("rope_scaling: rope_type: \"yarn\" is not supported, only default, linear and llama3"));
+  EXPECT_THAT(error("{\"type\": \"dynamic\", \"factor\": 4.0}"),
+              HasSubstr("rope_scaling: type: \"dynamic\""));
+  EXPECT_THAT(error("{\"rope_type\": 3}"), HasSubstr("rope_scaling: rope_type: not a string"));
+  EXPECT_THAT(error("{\"rope_type\": \"linear\"}"), HasSubstr("rope_scaling: factor: missing"));
+  EXPECT_THAT(error("{\"rope_type\": \"linear\", \"factor\": 0}"),
+              HasSubstr("rope_scaling: factor: not a positive number"));
+  EXPECT_THAT(error("{\"rope_type\": \"llama3\", \"factor\": 8}"),
+              HasSubstr("rope_scaling: low_freq_factor: missing"));
+  EXPECT_THAT(
+      error("{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4,"
+            "\"original_max_position_embeddings\": 64}"),
+      HasSubstr("rope_scaling: high_freq_factor: not above low_freq_factor"));
+  EXPECT_THAT(error("{\"rope_theta\": \"x\"}"), HasSubstr("rope_scaling: rope_theta: not a number"));
+  EXPECT_THAT(error("{\"partial_rotary_factor\": 0.5}"), HasSubstr("rope_scaling: partial_rotary_factor"));
+}
+
 TEST(HfConfig, NamesPathAndKey) {
   EXPECT_THAT(ConfigError("[]"), HasSubstr("dir/config.json: not a JSON object"));
   EXPECT_THAT(ConfigError("{"), HasSubstr("dir/config.json: not a JSON object"));
@@ -116,9 +167,6 @@ TEST(HfConfig, NamesPathAndKey) {
               HasSubstr("attention_bias"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"mlp_bias\": false", "\"mlp_bias\": true")),
               HasSubstr("mlp_bias"));
-  EXPECT_THAT(
-      ConfigError(LlamaConfigWith("\"use_cache\": true", "\"rope_scaling\": {\"rope_type\": \"llama3\"}")),
-      HasSubstr("rope_scaling: scaled positions"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"use_cache\": true", "\"quantization_config\": {}")),
               HasSubstr("quantization_config"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"eos_token_id\": 2", "\"eos_token_id\": [2, \"x\"]")),
