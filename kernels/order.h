@@ -6,12 +6,13 @@
 
 namespace ridge::kernels {
 
-// Lanes of the CPU's virtual vector: element i of a reduction goes to lane i % 16, whatever the machine's
-// width. The lanes are then added by halves: (i, i + 8), (i, i + 4), (i, i + 2), (0, 1).
+// Lanes of the CPU's virtual vector: element i of a reduction (squares of a norm, probabilities of a chunk, a
+// slice of the vocabulary) goes to lane i % 16, whatever the machine's width. The lanes are then added by
+// halves: (i, i + 8), (i, i + 4), (i, i + 2), (0, 1). Scores have one chain each, in ascending order of d.
 inline constexpr int32_t kVirtualLanes = 16;
 
-// Outputs of a packed weight panel: lanes run along N.
-inline constexpr int32_t kPanelWidth = 16;
+// Outputs of a packed weight panel: lanes run along N, a cache line of fp16 for each k. Changes no bit.
+inline constexpr int32_t kPanelWidth = 32;
 
 // Columns whose squares are summed together in a norm; groups are added in ascending order.
 inline constexpr int32_t kNormGroup = 256;

@@ -7,163 +7,308 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which decides the instruction set.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ridge::kernels::cpu::HWY_NAMESPACE {
 
-// Running maximum, sum and weighted values of one row and query head.
-struct Softmax {
-  float max;
-  float sum;
-  float* values;  // [head_dim]
+constexpr int64_t kTileBlocks = kAttentionTile / kKvBlockTokens;
+// Accumulators of the two products, as in the matmul: rows times registers.
+constexpr int kTileRows = kLanes == 16 ? 12 : 6;
+constexpr int kTileParts = kLanes == 4 ? 4 : 2;
+
+// A tile of keys. Blocks beyond the last key repeat the last one.
+struct KeyTile {
+  int64_t begin;
+  int64_t count;
+  const Half* keys[kTileBlocks];    // [head_dim][16] each
+  const Half* values[kTileBlocks];  // [16][head_dim] each
 };
 
-struct Workspace {
-  float* keys;    // [kAttentionTile][head_dim]
-  float* values;  // [kAttentionTile][head_dim]
-  float* scores;  // [kAttentionTile]
-  float* chunk;   // [rows * group][head_dim]
-  float* folded;  // [rows * group][head_dim]
+KeyTile TileAt(const AttentionArgs& args, int64_t begin, int64_t end) {
+  KeyTile tile{begin, std::min<int64_t>(kAttentionTile, end - begin), {}, {}};
+  for (int64_t i = 0; i < kTileBlocks; ++i) {
+    const int64_t block = std::min(begin / kKvBlockTokens + i, (end - 1) / kKvBlockTokens);
+    const Half* base = args.pool + args.block_table[block] * args.block_stride;
+    tile.keys[i] = base + args.k_offset;
+    tile.values[i] = base + args.v_offset;
+  }
+  return tile;
+}
+
+// Per row and query head: what the chunk has so far. In a partial, [m, l, ..., O]; within a chunk l is still in
+// lanes, which have a place of their own.
+struct States {
+  const AttentionArgs& args;
+  float* partials;  // [num_states][PartialStride]
+  float* lanes;     // [num_states][16]
+  float* scores;    // [num_states][kAttentionTile]; then P
+
+  float& max(int64_t state) const { return partials[state * PartialStride(args.head_dim)]; }
+  float* values(int64_t state) const {
+    return partials + state * PartialStride(args.head_dim) + kVirtualLanes;
+  }
+  const float* query(int64_t state) const {
+    return args.q + state / args.group_size * args.q_stride + state % args.group_size * args.head_dim;
+  }
 };
 
-// keys [begin, end) of one tile as floats.
-void LoadTile(const AttentionArgs& args, int64_t begin, int64_t end, const Workspace& work) {
-  const int64_t d = args.head_dim;
-  for (int64_t key = begin; key < end; ++key) {
-    const int64_t base =
-        args.block_table[key / kKvBlockTokens] * args.block_stride + key % kKvBlockTokens * d;
-    const Half* k = args.pool + base + args.k_offset;
-    const Half* v = args.pool + base + args.v_offset;
-    float* k_to = work.keys + (key - begin) * d;
-    float* v_to = work.values + (key - begin) * d;
-    for (int64_t i = 0; i < d; i += kLanes) {
-      hn::StoreU(LoadHalf(k + i), kFloat, k_to + i);
-      hn::StoreU(LoadHalf(v + i), kFloat, v_to + i);
+// Scores of kRows states against kBlocks blocks of keys, registers of keys side by side.
+template <int kRows, int kBlocks>
+HWY_INLINE void ScoreTile(const States& states, int64_t state, const KeyTile& tile, int64_t block) {
+  constexpr int kNumParts = kBlocks * kParts;
+  const float* q[kRows];
+  for (int row = 0; row < kRows; ++row) q[row] = states.query(state + row);
+  FloatVec acc[kRows][kNumParts];
+  for (int row = 0; row < kRows; ++row) {
+    for (int part = 0; part < kNumParts; ++part) acc[row][part] = hn::Zero(kFloat);
+  }
+  const int64_t d = states.args.head_dim;
+  for (int64_t i = 0; i < d; ++i) {
+    FloatVec keys[kNumParts];
+    for (int part = 0; part < kNumParts; ++part) {
+      keys[part] =
+          LoadHalf(tile.keys[block + part / kParts] + i * kKvBlockTokens + part % kParts * kLanes);
+    }
+    for (int row = 0; row < kRows; ++row) {
+      const FloatVec value = hn::Set(kFloat, q[row][i]);
+      for (int part = 0; part < kNumParts; ++part) {
+        acc[row][part] = hn::MulAdd(keys[part], value, acc[row][part]);
+      }
+    }
+  }
+  for (int row = 0; row < kRows; ++row) {
+    float* scores = states.scores + (state + row) * kAttentionTile + block * kKvBlockTokens;
+    for (int part = 0; part < kNumParts; ++part) hn::StoreU(acc[row][part], kFloat, scores + part * kLanes);
+  }
+}
+
+// O of kRows states and kNumParts registers of columns.
+template <int kRows, int kNumParts>
+HWY_INLINE void ValueTile(const States& states, int64_t state, const KeyTile& tile, int64_t column) {
+  const int64_t d = states.args.head_dim;
+  FloatVec acc[kRows][kNumParts];
+  for (int row = 0; row < kRows; ++row) {
+    for (int part = 0; part < kNumParts; ++part) {
+      acc[row][part] = hn::LoadU(kFloat, states.values(state + row) + column + part * kLanes);
+    }
+  }
+  const float* p = states.scores + state * kAttentionTile;
+  for (int64_t key = 0; key < tile.count; ++key) {
+    const Half* from = tile.values[key / kKvBlockTokens] + key % kKvBlockTokens * d + column;
+    FloatVec values[kNumParts];
+    for (int part = 0; part < kNumParts; ++part) values[part] = LoadHalf(from + part * kLanes);
+    for (int row = 0; row < kRows; ++row) {
+      const FloatVec weight = hn::Set(kFloat, p[row * kAttentionTile + key]);
+      for (int part = 0; part < kNumParts; ++part) {
+        acc[row][part] = hn::MulAdd(weight, values[part], acc[row][part]);
+      }
+    }
+  }
+  for (int row = 0; row < kRows; ++row) {
+    for (int part = 0; part < kNumParts; ++part) {
+      hn::StoreU(acc[row][part], kFloat, states.values(state + row) + column + part * kLanes);
     }
   }
 }
 
-HWY_INLINE float Dot(const float* a, const float* b, int64_t size) {
-  FloatVec parts[kParts];
-  for (FloatVec& part : parts) part = hn::Zero(kFloat);
-  for (int64_t i = 0; i < size; i += kVirtualLanes) {
+// Both products of kRows states, in the order in which a tile needs them.
+template <int kRows>
+HWY_INLINE void ScoreRows(const States& states, int64_t state, const KeyTile& tile) {
+  constexpr int kBlocks = kRows <= kTileRows / 2 ? 2 * kTileParts / kParts : kTileParts / kParts;
+  for (int64_t block = 0; block < kTileBlocks; block += kBlocks) {
+    ScoreTile<kRows, kBlocks>(states, state, tile, block);
+  }
+}
+
+template <int kRows>
+HWY_INLINE void ValueRows(const States& states, int64_t state, const KeyTile& tile) {
+  const int64_t d = states.args.head_dim;
+  constexpr int kWide = kRows <= kTileRows / 2 ? 2 * kTileParts : kTileParts;
+  int64_t column = 0;
+  for (; column + kWide * kLanes <= d; column += kWide * kLanes) {
+    ValueTile<kRows, kWide>(states, state, tile, column);
+  }
+  for (; column < d; column += kVirtualLanes) ValueTile<kRows, kParts>(states, state, tile, column);
+}
+
+// Calls `call` with the compile-time number that `rows` is.
+template <int kMost, class Call>
+HWY_INLINE void WithRows(int64_t rows, const Call& call) {
+  if constexpr (kMost > 1) {
+    if (rows < kMost) return WithRows<kMost - 1>(rows, call);
+  }
+  call(std::integral_constant<int, kMost>());
+}
+
+// 2^x for x <= 0 (or a rounding error above), rounded to fp16: what Exp2 of kernels/math.h gives after the same
+// rounding, since what lies below 2^-126 becomes 0.
+HWY_INLINE FloatVec Probability(FloatVec x) {
+  const hn::RebindToSigned<FloatTag> int_tag;
+  x = hn::Max(x, hn::Set(kFloat, -126.0f));
+  const FloatVec n = hn::Round(x);
+  const FloatVec mantissa = EvaluateVec(Exp2Polynomial(), hn::Sub(x, n));
+  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(int_tag, n));
+  const FloatVec p = hn::BitCast(kFloat, hn::Add(hn::BitCast(int_tag, mantissa), exponent));
+  return hn::PromoteTo(kFloat, hn::DemoteTo(kHalf, p));
+}
+
+// Turns one state's scores of a tile into P, of which keys from `count` on get 0, and updates m, l and O.
+HWY_INLINE void SoftmaxRow(const States& states, int64_t state, int64_t count, float c) {
+  float* scores = states.scores + state * kAttentionTile;
+  float& max = states.max(state);
+  for (int64_t i = count / kLanes * kLanes; i < kAttentionTile; i += kLanes) {
+    const auto visible = hn::FirstN(kFloat, static_cast<size_t>(std::max<int64_t>(count - i, 0)));
+    hn::StoreU(hn::IfThenElse(visible, hn::LoadU(kFloat, scores + i), hn::Set(kFloat, -INFINITY)), kFloat,
+               scores + i);
+  }
+  FloatVec max_vec = hn::LoadU(kFloat, scores);
+  for (int64_t i = kLanes; i < kAttentionTile; i += kLanes) {
+    max_vec = hn::Max(max_vec, hn::LoadU(kFloat, scores + i));
+  }
+  const float new_max = std::max(max, hn::GetLane(hn::MaxOfLanes(kFloat, max_vec)));
+  float* lanes = states.lanes + state * kVirtualLanes;
+  if (new_max != max) {
+    const FloatVec alpha = hn::Set(kFloat, Exp2(std::fma(max, c, -(new_max * c))));
+    for (int64_t i = 0; i < kVirtualLanes; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(kFloat, lanes + i), alpha), kFloat, lanes + i);
+    }
+    float* values = states.values(state);
+    for (int64_t i = 0; i < states.args.head_dim; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(kFloat, values + i), alpha), kFloat, values + i);
+    }
+    max = new_max;
+  }
+  const FloatVec scale = hn::Set(kFloat, c), offset = hn::Set(kFloat, -(max * c));
+  FloatVec sums[kParts];
+  for (int part = 0; part < kParts; ++part) sums[part] = hn::LoadU(kFloat, lanes + part * kLanes);
+  for (int64_t i = 0; i < kAttentionTile; i += kVirtualLanes) {
     for (int part = 0; part < kParts; ++part) {
-      const int64_t at = i + part * kLanes;
-      parts[part] = hn::MulAdd(hn::LoadU(kFloat, a + at), hn::LoadU(kFloat, b + at), parts[part]);
+      float* at = scores + i + part * kLanes;
+      const FloatVec p = Probability(hn::MulAdd(hn::LoadU(kFloat, at), scale, offset));
+      hn::StoreU(p, kFloat, at);
+      sums[part] = hn::Add(sums[part], p);
     }
   }
-  return SumLanes(parts);
+  for (int part = 0; part < kParts; ++part) hn::StoreU(sums[part], kFloat, lanes + part * kLanes);
 }
 
-// values = values * scale.
-HWY_INLINE void Scale(float scale, int64_t size, float* values) {
-  const FloatVec factor = hn::Set(kFloat, scale);
-  for (int64_t i = 0; i < size; i += kLanes) {
-    hn::StoreU(hn::Mul(hn::LoadU(kFloat, values + i), factor), kFloat, values + i);
-  }
-}
-
-// One tile of `count` keys for one row and query head.
-void TileStep(const float* q, float c, int64_t d, int64_t count, const Workspace& work, int64_t* saturations,
-              Softmax* state) {
-  float max = state->max;
-  for (int64_t key = 0; key < count; ++key) {
-    work.scores[key] = Dot(q, work.keys + key * d, d);
-    max = std::max(max, work.scores[key]);
-  }
-  if (max != state->max) {
-    const float alpha = Exp2(std::fma(state->max, c, -(max * c)));
-    state->sum *= alpha;
-    Scale(alpha, d, state->values);
-    state->max = max;
-  }
-  // The last register may reach beyond count: give it something harmless.
-  for (int64_t key = count; key % kLanes != 0; ++key) work.scores[key] = max;
-  const FloatVec offset = hn::Set(kFloat, -(max * c));
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const FloatVec exponent = hn::MulAdd(hn::LoadU(kFloat, work.scores + i), hn::Set(kFloat, c), offset);
-    hn::StoreU(RoundVecToHalf(Exp2Vec(exponent), saturations), kFloat, work.scores + i);
-  }
-  for (int64_t key = 0; key < count; ++key) state->sum += work.scores[key];
-  for (int64_t i = 0; i < d; i += kVirtualLanes) {
-    FloatVec acc[kParts];
-    for (int part = 0; part < kParts; ++part)
-      acc[part] = hn::LoadU(kFloat, state->values + i + part * kLanes);
-    for (int64_t key = 0; key < count; ++key) {
-      const FloatVec p = hn::Set(kFloat, work.scores[key]);
-      for (int part = 0; part < kParts; ++part) {
-        acc[part] = hn::MulAdd(p, hn::LoadU(kFloat, work.values + key * d + i + part * kLanes), acc[part]);
-      }
+// Asks for a tile's keys and values, which arrive while the tile before is computed.
+HWY_INLINE void PrefetchTile(const KeyTile& tile, int64_t d) {
+  constexpr int64_t kLine = 64 / sizeof(Half);
+  for (int64_t block = 0; block < kTileBlocks; ++block) {
+    for (int64_t i = 0; i < d * kKvBlockTokens; i += kLine) {
+      hwy::Prefetch(tile.keys[block] + i);
+      hwy::Prefetch(tile.values[block] + i);
     }
-    for (int part = 0; part < kParts; ++part)
-      hn::StoreU(acc[part], kFloat, state->values + i + part * kLanes);
   }
 }
 
-// Folds a chunk into the result of the chunks before it.
-void Fold(const Softmax& chunk, float c, int64_t d, Softmax* folded) {
-  const float max = std::max(folded->max, chunk.max);
-  const float a = Exp2(std::fma(folded->max, c, -(max * c)));
-  const float b = Exp2(std::fma(chunk.max, c, -(max * c)));
-  folded->sum = std::fma(folded->sum, a, chunk.sum * b);
-  folded->max = max;
-  const FloatVec a_vec = hn::Set(kFloat, a);
-  const FloatVec b_vec = hn::Set(kFloat, b);
-  for (int64_t i = 0; i < d; i += kLanes) {
-    const FloatVec scaled = hn::Mul(hn::LoadU(kFloat, chunk.values + i), b_vec);
-    hn::StoreU(hn::MulAdd(hn::LoadU(kFloat, folded->values + i), a_vec, scaled), kFloat, folded->values + i);
+// The keys of a tile for all states that see any of them.
+HWY_INLINE void TileStep(const States& states, const KeyTile& tile, float c) {
+  const AttentionArgs& args = states.args;
+  const auto visible = [&](int64_t state) HWY_ATTR {
+    return std::min(args.first_position + state / args.group_size + 1 - tile.begin, tile.count);
+  };
+  const int64_t first = std::max<int64_t>(0, tile.begin - args.first_position) * args.group_size;
+  const int64_t num_states = args.num_states();
+  const auto for_rows = [&](const auto& call) HWY_ATTR {
+    const int64_t tiles = (num_states - first + kTileRows - 1) / kTileRows;
+    for (int64_t i = 0; i < tiles; ++i) {
+      const int64_t begin = first + (num_states - first) * i / tiles;
+      call(begin, first + (num_states - first) * (i + 1) / tiles - begin);
+    }
+  };
+  for_rows([&](int64_t state, int64_t rows) HWY_ATTR {
+    WithRows<kTileRows>(rows, [&](auto count) HWY_ATTR { ScoreRows<count()>(states, state, tile); });
+  });
+  for (int64_t state = first; state < num_states; ++state) SoftmaxRow(states, state, visible(state), c);
+  for_rows([&](int64_t state, int64_t rows) HWY_ATTR {
+    WithRows<kTileRows>(rows, [&](auto count) HWY_ATTR { ValueRows<count()>(states, state, tile); });
+  });
+}
+
+void AttentionChunkTarget(const AttentionArgs& args, int64_t chunk, float* partials, float* scratch) {
+  const int64_t num_states = args.num_states(), stride = PartialStride(args.head_dim);
+  const States states{args, partials, scratch, scratch + num_states * kVirtualLanes};
+  std::fill_n(states.lanes, num_states * kVirtualLanes, 0.0f);
+  std::fill_n(partials, num_states * stride, 0.0f);
+  for (int64_t state = 0; state < num_states; ++state) states.max(state) = -INFINITY;
+
+  const float c = kLog2E / std::sqrt(static_cast<float>(args.head_dim));
+  const int64_t num_keys = args.num_keys();
+  const int64_t end = std::min((chunk + 1) * kAttentionChunk, num_keys);
+  for (int64_t begin = chunk * kAttentionChunk; begin < end; begin += kAttentionTile) {
+    if (begin + kAttentionTile < num_keys) {
+      PrefetchTile(TileAt(args, begin + kAttentionTile, num_keys), args.head_dim);
+    }
+    TileStep(states, TileAt(args, begin, end), c);
+  }
+  for (int64_t state = 0; state < num_states; ++state) {
+    FloatVec lanes[kParts];
+    for (int part = 0; part < kParts; ++part) {
+      lanes[part] = hn::LoadU(kFloat, states.lanes + state * kVirtualLanes + part * kLanes);
+    }
+    partials[state * stride + 1] = SumLanes(lanes);
   }
 }
 
-void AttentionTarget(const AttentionArgs& args, std::vector<float>* scratch) {
-  const int64_t d = args.head_dim;
-  const int64_t states = int64_t{args.num_rows} * args.group_size;
-  const int64_t needed = (2 * kAttentionTile + 2 * states) * d + kAttentionTile;
-  if (static_cast<int64_t>(scratch->size()) < needed) scratch->resize(needed);
-  Workspace work;
-  work.keys = scratch->data();
-  work.values = work.keys + kAttentionTile * d;
-  work.chunk = work.values + kAttentionTile * d;
-  work.folded = work.chunk + states * d;
-  work.scores = work.folded + states * d;
-
+// Folds a chunk's partial into that of the chunks before it.
+void FoldTarget(const float* chunk, int64_t d, float* folded) {
   const float c = kLog2E / std::sqrt(static_cast<float>(d));
-  std::vector<Softmax> chunk(states), folded(states);
-  const int64_t num_keys = args.first_position + args.num_rows;
-  for (int64_t chunk_begin = 0; chunk_begin < num_keys; chunk_begin += kAttentionChunk) {
-    const int64_t chunk_end = std::min(chunk_begin + kAttentionChunk, num_keys);
-    std::fill_n(work.chunk, states * d, 0.0f);
-    for (int64_t s = 0; s < states; ++s) chunk[s] = {-INFINITY, 0.0f, work.chunk + s * d};
-    for (int64_t begin = chunk_begin; begin < chunk_end; begin += kAttentionTile) {
-      const int64_t end = std::min<int64_t>(begin + kAttentionTile, chunk_end);
-      LoadTile(args, begin, end, work);
-      for (int64_t s = 0; s < states; ++s) {
-        const int64_t row = s / args.group_size;
-        const int64_t count = std::min(end, args.first_position + row + 1) - begin;
-        if (count <= 0) continue;
-        const float* q = args.q + row * args.row_stride + s % args.group_size * d;
-        TileStep(q, c, d, count, work, args.saturations, &chunk[s]);
-      }
-    }
-    for (int64_t s = 0; s < states; ++s) {
-      if (chunk_begin == 0) {
-        folded[s] = {chunk[s].max, chunk[s].sum, work.folded + s * d};
-        std::copy_n(chunk[s].values, d, folded[s].values);
-      } else if (args.first_position + s / args.group_size >= chunk_begin) {
-        Fold(chunk[s], c, d, &folded[s]);
-      }
-    }
+  const float max = std::max(folded[0], chunk[0]);
+  const float a = Exp2(std::fma(folded[0], c, -(max * c)));
+  const float b = Exp2(std::fma(chunk[0], c, -(max * c)));
+  folded[0] = max;
+  folded[1] = std::fma(folded[1], a, chunk[1] * b);
+  const FloatVec a_vec = hn::Set(kFloat, a), b_vec = hn::Set(kFloat, b);
+  for (int64_t i = kVirtualLanes; i < kVirtualLanes + d; i += kLanes) {
+    const FloatVec scaled = hn::Mul(hn::LoadU(kFloat, chunk + i), b_vec);
+    hn::StoreU(hn::MulAdd(hn::LoadU(kFloat, folded + i), a_vec, scaled), kFloat, folded + i);
   }
-  for (int64_t s = 0; s < states; ++s) {
-    float* out = args.out + s / args.group_size * args.row_stride + s % args.group_size * d;
-    const FloatVec sum = hn::Set(kFloat, folded[s].sum);
+}
+
+void FoldChunkTarget(const AttentionArgs& args, int64_t chunk, const float* partials, float* folded) {
+  const int64_t stride = PartialStride(args.head_dim);
+  // Rows before the chunk have no part in it.
+  const int64_t first = std::max<int64_t>(0, chunk * kAttentionChunk - args.first_position) * args.group_size;
+  for (int64_t state = first; state < args.num_states(); ++state) {
+    FoldTarget(partials + state * stride, args.head_dim, folded + state * stride);
+  }
+}
+
+void WriteOutTarget(const AttentionArgs& args, const float* folded) {
+  const int64_t d = args.head_dim;
+  for (int64_t state = 0; state < args.num_states(); ++state, folded += PartialStride(args.head_dim)) {
+    float* out = args.out + state / args.group_size * args.out_stride + state % args.group_size * d;
+    const FloatVec sum = hn::Set(kFloat, folded[1]);
     for (int64_t i = 0; i < d; i += kLanes) {
-      const FloatVec value = hn::Div(hn::LoadU(kFloat, folded[s].values + i), sum);
-      hn::StoreU(RoundVecToHalf(value, args.saturations), kFloat, out + i);
+      const FloatVec value = hn::Div(hn::LoadU(kFloat, folded + kVirtualLanes + i), sum);
+      hn::StoreU(hn::Add(RoundVecToHalf(value, args.saturations), hn::Zero(kFloat)), kFloat, out + i);
     }
   }
+}
+
+void AttentionTarget(const AttentionArgs& args, float* scratch) {
+  const int64_t size = args.num_states() * PartialStride(args.head_dim);
+  float* folded = scratch;
+  float* partials = folded + size;
+  AttentionChunkTarget(args, 0, folded, partials + size);
+  for (int64_t chunk = 1; chunk < args.num_chunks(); ++chunk) {
+    AttentionChunkTarget(args, chunk, partials, partials + size);
+    FoldChunkTarget(args, chunk, partials, folded);
+  }
+  WriteOutTarget(args, folded);
+}
+
+void FoldChunksTarget(const AttentionArgs& args, float* partials) {
+  const int64_t size = args.num_states() * PartialStride(args.head_dim);
+  for (int64_t chunk = 1; chunk < args.num_chunks(); ++chunk) {
+    FoldChunkTarget(args, chunk, partials + chunk * size, partials);
+  }
+  WriteOutTarget(args, partials);
 }
 
 }  // namespace ridge::kernels::cpu::HWY_NAMESPACE
@@ -173,9 +318,23 @@ HWY_AFTER_NAMESPACE();
 namespace ridge::kernels::cpu {
 
 HWY_EXPORT(AttentionTarget);
+HWY_EXPORT(AttentionChunkTarget);
+HWY_EXPORT(FoldChunksTarget);
 
-void Attention(const AttentionArgs& args, std::vector<float>* scratch) {
+int64_t AttentionScratch(int64_t num_states, int32_t head_dim) {
+  return num_states * (2 * PartialStride(head_dim) + kVirtualLanes + kAttentionTile);
+}
+
+void Attention(const AttentionArgs& args, float* scratch) {
   HWY_DYNAMIC_DISPATCH(AttentionTarget)(args, scratch);
+}
+
+void AttentionChunk(const AttentionArgs& args, int64_t chunk, float* partials, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(AttentionChunkTarget)(args, chunk, partials, scratch);
+}
+
+void FoldChunks(const AttentionArgs& args, float* partials) {
+  HWY_DYNAMIC_DISPATCH(FoldChunksTarget)(args, partials);
 }
 
 }  // namespace ridge::kernels::cpu

@@ -2,22 +2,23 @@
 // share it.
 //
 // Row r stands at position first_position + r and sees keys 0 .. its own. For each query head, with c =
-// log2(e) / sqrt(d) and S = q . k (virtual lanes over d, contract):
+// log2(e) / sqrt(d) and S = q . k, one chain of fused multiply-adds in ascending order of d from zero:
 //   keys are cut into chunks of 256 from position 0; each chunk starts fresh with m = -inf, l = 0, O = 0;
 //   per tile of 64 keys: m' = max(m, max S);
 //     where m' > m: alpha = 2^fma(m, c, -(m' c)), l *= alpha, O *= alpha; elsewhere neither is touched;
-//     P = fp16(2^fma(S, c, -(m' c))); then in ascending key order l += P and O = fma(P, v, O);
+//     P = fp16(2^fma(S, c, -(m' c))); l += P in 16 virtual lanes; O = fma(P, v, O) in ascending key order;
 //   chunks are folded in ascending order: M' = max(M, m); a = 2^fma(M, c, -(M' c)), b = 2^fma(m, c, -(M' c));
 //     L = fma(L, a, l b); A = fma(A, a, O b);
-//   out = fp16(A / L).
+//   out = fp16(A / L), of which -0 becomes 0.
 //
-// Bytes read: the K and V of all keys once per call. FLOPs: 4 d a key, row and query head.
+// Lanes run along the keys in S and along d in O, so that no sum runs across a register. That wants the keys of
+// a block transposed. Bytes read: the K and V of all keys once per call. FLOPs: 4 d a key, row and query head.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "kernels/half.h"
+#include "kernels/order.h"
 
 namespace ridge::kernels::cpu {
 
@@ -27,24 +28,43 @@ inline constexpr int32_t kKvBlockTokens = 16;
 inline constexpr int32_t kMaxAttentionRows = 16;
 
 struct AttentionArgs {
-  // Row r, query head g of the group at q[r * row_stride + g * head_dim]; values that fp16 holds.
+  // Row r, query head g of the group at q[r * q_stride + g * head_dim]; values that fp16 holds.
   const float* q;
-  float* out;  // the same layout
-  int64_t row_stride;
+  float* out;  // likewise, with out_stride
+  int64_t q_stride;
+  int64_t out_stride;
   int32_t num_rows;  // <= kMaxAttentionRows
   int64_t first_position;
   int32_t group_size;  // query heads of this KV head
   int32_t head_dim;    // a multiple of 16
-  // Key t of block b at pool[block_table[b] * block_stride + k_offset + t * head_dim], values likewise.
+  // Element i of key t of block b at pool[block_table[b] * block_stride + k_offset + i * 16 + t], of a value at
+  // pool[block_table[b] * block_stride + v_offset + t * head_dim + i].
   const Half* pool;
   const int32_t* block_table;
   int64_t block_stride;
   int64_t k_offset;
   int64_t v_offset;
   int64_t* saturations;
+
+  int64_t num_states() const { return int64_t{num_rows} * group_size; }
+  int64_t num_keys() const { return first_position + num_rows; }
+  int64_t num_chunks() const { return (num_keys() + kAttentionChunk - 1) / kAttentionChunk; }
 };
 
-// `scratch` is grown as needed and may be reused.
-void Attention(const AttentionArgs& args, std::vector<float>* scratch);
+// The result of one chunk, or of several folded: for each row and query head [m, l, 14 unused, O[head_dim]].
+constexpr int64_t PartialStride(int32_t head_dim) {
+  return kVirtualLanes + head_dim;
+}
+
+// Floats of working memory that Attention and AttentionChunk need for as many states (rows times query heads).
+int64_t AttentionScratch(int64_t num_states, int32_t head_dim);
+
+// All chunks of all rows.
+void Attention(const AttentionArgs& args, float* scratch);
+
+// The two steps of it, for chunks that are computed by different threads: one chunk of all rows, into
+// num_states partials; and the fold of chunks whose partials stand one after the other.
+void AttentionChunk(const AttentionArgs& args, int64_t chunk, float* partials, float* scratch);
+void FoldChunks(const AttentionArgs& args, float* partials);
 
 }  // namespace ridge::kernels::cpu

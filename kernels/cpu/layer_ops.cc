@@ -123,6 +123,17 @@ void ToHalfTarget(const float* from, int64_t size, Half* to) {
       [&](int64_t i) { to[i] = FloatToHalf(from[i]); });
 }
 
+void ToHalfStridedTarget(const float* from, int64_t size, int64_t stride, Half* to) {
+  ForEach(
+      size,
+      [&](int64_t i) {
+        HWY_ALIGN Half lanes[kLanes];
+        StoreHalf(hn::LoadU(kFloat, from + i), lanes);
+        for (int lane = 0; lane < kLanes; ++lane) to[(i + lane) * stride] = lanes[lane];
+      },
+      [&](int64_t i) { to[i * stride] = FloatToHalf(from[i]); });
+}
+
 void FromHalfTarget(const Half* from, int64_t size, float* to) {
   ForEach(
       size, [&](int64_t i) { hn::StoreU(LoadHalf(from + i), kFloat, to + i); },
@@ -179,6 +190,7 @@ HWY_EXPORT(RotateHeadTarget);
 HWY_EXPORT(RoundRowTarget);
 HWY_EXPORT(SwiGluTarget);
 HWY_EXPORT(ToHalfTarget);
+HWY_EXPORT(ToHalfStridedTarget);
 HWY_EXPORT(FromHalfTarget);
 HWY_EXPORT(RowMaxTarget);
 HWY_EXPORT(ExpRowTarget);
@@ -206,6 +218,10 @@ void SwiGlu(const float* gate, const float* up, int64_t size, float* out, int64_
 
 void ToHalf(const float* from, int64_t size, Half* to) {
   HWY_DYNAMIC_DISPATCH(ToHalfTarget)(from, size, to);
+}
+
+void ToHalfStrided(const float* from, int64_t size, int64_t stride, Half* to) {
+  HWY_DYNAMIC_DISPATCH(ToHalfStridedTarget)(from, size, stride, to);
 }
 
 void FromHalf(const Half* from, int64_t size, float* to) {

@@ -29,6 +29,8 @@ void SwiGlu(const float* gate, const float* up, int64_t size, float* out, int64_
 
 // Values that fp16 holds, as fp16, and back.
 void ToHalf(const float* from, int64_t size, Half* to);
+// to[i * stride] = from[i].
+void ToHalfStrided(const float* from, int64_t size, int64_t stride, Half* to);
 void FromHalf(const Half* from, int64_t size, float* to);
 
 // The largest of `size` >= 1 values.

@@ -1,145 +1,172 @@
 #include "kernels/cpu/matmul.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which decides the instruction set.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/vector-inl.h"
+
+// Once, not for each instruction set.
+#ifndef RIDGE_KERNELS_CPU_MATMUL_BLOCKS_
+#define RIDGE_KERNELS_CPU_MATMUL_BLOCKS_
+namespace ridge::kernels::cpu {
+
+// Rows of x that are multiplied with all of a thread's panels before the next ones: 1 MiB, half of a usual
+// second-level cache.
+constexpr int64_t BlockRows(int64_t k) {
+  return std::clamp<int64_t>((int64_t{1} << 18) / k, 24, 480);
+}
+
+}  // namespace ridge::kernels::cpu
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace ridge::kernels::cpu::HWY_NAMESPACE {
 
-// Rows of x that share one pass over the weights, and panels beside each other: 12 accumulators on AVX2 and
-// AVX-512, enough to hide the latency of the multiply-add and few enough for AVX2's 16 registers. Weights are
-// converted in every pass: conversion and multiply-add do not compete for the same units.
-constexpr int kTileRows = 6;
-constexpr int kTilePanels = kParts == 1 ? 2 : 1;
+// A tile's rows of x and registers of outputs: as many accumulators as leave room for operands, 24 of 32
+// registers or 12 of 16.
+constexpr int kTileRows = kLanes == 16 ? 12 : 6;
+constexpr int kTileParts = kLanes == 4 ? 4 : 2;
+constexpr int kPanelParts = kPanelWidth / kLanes;
 
-// One chunk's sums of kRows rows and kNumPanels panels, added to y (or put there, for the first chunk).
-template <int kRows, int kNumPanels>
-HWY_INLINE void ChunkTile(const float* x, int64_t x_stride, const Half* w, int64_t panel_stride,
-                          int64_t length, bool first, float* sums, int64_t sums_stride) {
-  constexpr int kNumParts = kNumPanels * kParts;
-  const auto load_weights = [&](int64_t k, int part) HWY_ATTR {
-    return LoadHalf(w + (part / kParts) * panel_stride + k * kPanelWidth + (part % kParts) * kLanes);
-  };
-  const auto load_value = [&](int64_t k, int row) HWY_ATTR { return hn::Set(kFloat, x[row * x_stride + k]); };
+// How far ahead of its use a line of weights is asked for. The hardware's own prefetcher stops at every 4 KiB.
+constexpr int64_t kPrefetchLines = 48;
+
+HWY_INLINE FloatVec LoadWeights(const Half* from) { return LoadHalf(from); }
+HWY_INLINE FloatVec LoadWeights(const float* from) { return hn::LoadU(kFloat, from); }
+
+// One chunk of K, some rows, one panel.
+template <class Weight>
+struct ChunkArgs {
+  const float* x;  // [rows][x_stride]
+  int64_t x_stride;
+  const Weight* w;  // [length][kPanelWidth]
+  int64_t length;
+  float* sums;  // [rows][kPanelWidth]
+  bool first;   // sums are written, else added to
+};
+
+// kRows rows and kNumParts registers of outputs of a chunk.
+template <int kRows, int kNumParts, class Weight>
+HWY_INLINE void ChunkPart(const ChunkArgs<Weight>& args, int64_t column) {
+  const Weight* w = args.w + column;
   FloatVec acc[kRows][kNumParts];
   for (int row = 0; row < kRows; ++row) {
     for (int part = 0; part < kNumParts; ++part) acc[row][part] = hn::Zero(kFloat);
   }
-  // What there is less of is held in registers, the rest passes by.
-  for (int64_t k = 0; k < length; ++k) {
-    if constexpr (kRows < kNumParts) {
-      FloatVec values[kRows];
-      for (int row = 0; row < kRows; ++row) values[row] = load_value(k, row);
+  for (int64_t k = 0; k < args.length; ++k, w += kPanelWidth) {
+    if (sizeof(Weight) == sizeof(Half)) hwy::Prefetch(w + kPrefetchLines * kPanelWidth);
+    FloatVec weights[kNumParts];
+    for (int part = 0; part < kNumParts; ++part) weights[part] = LoadWeights(w + part * kLanes);
+    for (int row = 0; row < kRows; ++row) {
+      const FloatVec value = hn::Set(kFloat, args.x[row * args.x_stride + k]);
       for (int part = 0; part < kNumParts; ++part) {
-        const FloatVec weights = load_weights(k, part);
-        for (int row = 0; row < kRows; ++row) {
-          acc[row][part] = hn::MulAdd(weights, values[row], acc[row][part]);
-        }
-      }
-    } else {
-      FloatVec weights[kNumParts];
-      for (int part = 0; part < kNumParts; ++part) weights[part] = load_weights(k, part);
-      for (int row = 0; row < kRows; ++row) {
-        const FloatVec value = load_value(k, row);
-        for (int part = 0; part < kNumParts; ++part) {
-          acc[row][part] = hn::MulAdd(weights[part], value, acc[row][part]);
-        }
+        acc[row][part] = hn::MulAdd(weights[part], value, acc[row][part]);
       }
     }
   }
   for (int row = 0; row < kRows; ++row) {
-    for (int part = 0; part < kNumPanels * kParts; ++part) {
-      float* sum = sums + row * sums_stride + part * kLanes;
-      hn::StoreU(first ? acc[row][part] : hn::Add(hn::LoadU(kFloat, sum), acc[row][part]), kFloat, sum);
+    for (int part = 0; part < kNumParts; ++part) {
+      float* sum = args.sums + row * kPanelWidth + column + part * kLanes;
+      hn::StoreU(args.first ? acc[row][part] : hn::Add(hn::LoadU(kFloat, sum), acc[row][part]), kFloat, sum);
     }
   }
 }
 
-// Sums over all chunks for kRows rows and kNumPanels panels into [kRows][kNumPanels * 16].
-template <int kRows, int kNumPanels>
-HWY_INLINE void Tile(const MatmulArgs& args, int64_t row, const Half* w, float* sums) {
-  const int64_t chunk = DotChunk(args.k);
-  for (int64_t k = 0; k < args.k; k += chunk) {
-    ChunkTile<kRows, kNumPanels>(args.x + row * args.k + k, args.k, w + k * kPanelWidth, args.k * kPanelWidth,
-                                 std::min(chunk, args.k - k), k == 0, sums, kNumPanels * kPanelWidth);
+// kRows rows of a chunk and all of a panel; few rows take it in one pass.
+template <int kRows, class Weight>
+void ChunkTile(const ChunkArgs<Weight>& args) {
+  constexpr bool kWhole = kRows * kPanelParts <= kTileRows * kTileParts;
+  constexpr int kNumParts = kWhole ? kPanelParts : kTileParts;
+  for (int column = 0; column < kPanelWidth; column += kNumParts * kLanes) {
+    ChunkPart<kRows, kNumParts>(args, column);
   }
 }
 
-// Adds bias and residual and writes what lies within n.
-HWY_INLINE void Finish(const MatmulArgs& args, int64_t row, int64_t rows, int64_t panel, int64_t panels,
-                       const float* sums) {
+template <class Weight>
+using ChunkFunction = void (*)(const ChunkArgs<Weight>&);
+
+template <class Weight, int... kIndices>
+constexpr std::array<ChunkFunction<Weight>, kTileRows> MakeTiles(std::integer_sequence<int, kIndices...>) {
+  return {&ChunkTile<kIndices + 1, Weight>...};
+}
+
+// The function for 1, 2, .. kTileRows rows.
+template <class Weight>
+constexpr auto kTiles = MakeTiles<Weight>(std::make_integer_sequence<int, kTileRows>());
+
+// Adds bias and residual to a panel's sums and writes what lies within n.
+HWY_INLINE void Finish(const MatmulArgs& args, int64_t row, int64_t rows, int64_t panel, const float* sums) {
   const int64_t begin = panel * kPanelWidth;
-  const int64_t width = std::min(panels * kPanelWidth, args.n - begin);
-  for (int64_t r = 0; r < rows; ++r) {
+  const int64_t width = std::min<int64_t>(kPanelWidth, args.n - begin);
+  for (int64_t r = 0; r < rows; ++r, sums += kPanelWidth) {
     float* y = args.y + (row + r) * args.y_stride + begin;
-    const float* sum = sums + r * panels * kPanelWidth;
     for (int64_t i = 0; i < width; ++i) {
-      float value = sum[i];
+      float value = sums[i];
       if (args.bias != nullptr) value += args.bias[begin + i];
       y[i] = args.accumulate ? y[i] + value : value;
     }
   }
 }
 
-template <int kRows, int kNumPanels>
-HWY_INLINE void RunTile(const MatmulArgs& args, int64_t row, int64_t panel, const Half* w) {
-  HWY_ALIGN float sums[kRows * kNumPanels * kPanelWidth];
-  Tile<kRows, kNumPanels>(args, row, w, sums);
-  Finish(args, row, kRows, panel, kNumPanels, sums);
-}
-
-// All rows of kNumPanels panels, in tiles of nearly the same height.
-template <int kNumPanels>
-HWY_INLINE void RunRows(const MatmulArgs& args, int64_t panel) {
+// A tile of rows and one panel: its weights come from memory, and each is used at once.
+void StreamPanel(const MatmulArgs& args, int64_t panel) {
+  HWY_ALIGN float sums[kTileRows * kPanelWidth];
   const Half* w = args.w + panel * args.k * kPanelWidth;
-  for (int64_t row = 0; row < args.m;) {
-    const int64_t left = args.m - row;
-    const int64_t tiles = (left + kTileRows - 1) / kTileRows;
-    const int64_t rows = (left + tiles - 1) / tiles;
-    switch (rows) {
-      case 1:
-        RunTile<1, kNumPanels>(args, row, panel, w);
-        break;
-      case 2:
-        RunTile<2, kNumPanels>(args, row, panel, w);
-        break;
-      case 3:
-        RunTile<3, kNumPanels>(args, row, panel, w);
-        break;
-      case 4:
-        RunTile<4, kNumPanels>(args, row, panel, w);
-        break;
-      case 5:
-        RunTile<5, kNumPanels>(args, row, panel, w);
-        break;
-      default:
-        RunTile<kTileRows, kNumPanels>(args, row, panel, w);
+  const int64_t chunk = DotChunk(args.k);
+  for (int64_t k = 0; k < args.k; k += chunk) {
+    kTiles<Half>[args.m - 1]({args.x + k, args.k, w + k * kPanelWidth, std::min(chunk, args.k - k), sums, k == 0});
+  }
+  Finish(args, 0, args.m, panel, sums);
+}
+
+// Weights as floats; asks for the same length that follows, which arrives while these are used.
+HWY_INLINE void Convert(const Half* from, int64_t length, float* to) {
+  const int64_t size = length * kPanelWidth;
+  for (int64_t i = 0; i < size; i += kPanelWidth) {
+    hwy::Prefetch(from + i + size);
+    for (int part = 0; part < kPanelParts; ++part) {
+      hn::StoreU(LoadHalf(from + i + part * kLanes), kFloat, to + i + part * kLanes);
     }
-    row += rows;
   }
 }
 
-void MatmulTarget(const MatmulArgs& args, int64_t panel, int64_t panel_end) {
-  // Few rows need more panels at once for as many chains.
-  const int64_t panel_size = args.k * kPanelWidth;
-  if (args.m == 1) {
-    for (; panel + 4 * kTilePanels <= panel_end; panel += 4 * kTilePanels) {
-      RunTile<1, 4 * kTilePanels>(args, 0, panel, args.w + panel * panel_size);
-    }
-  } else if (args.m <= 3) {
-    for (; panel + 2 * kTilePanels <= panel_end; panel += 2 * kTilePanels) {
-      RunRows<2 * kTilePanels>(args, panel);
+// More rows than a tile and one panel.
+void ReusePanel(const MatmulArgs& args, int64_t row, int64_t rows, int64_t panel, float* scratch) {
+  const Half* w = args.w + panel * args.k * kPanelWidth;
+  const int64_t chunk = DotChunk(args.k);
+  float* weights = scratch;
+  float* sums = scratch + chunk * kPanelWidth;
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int64_t k = 0; k < args.k; k += chunk) {
+    const int64_t length = std::min(chunk, args.k - k);
+    Convert(w + k * kPanelWidth, length, weights);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t begin = rows * tile / tiles, end = rows * (tile + 1) / tiles;
+      kTiles<float>[end - begin - 1]({args.x + (row + begin) * args.k + k, args.k, weights, length,
+                                      sums + begin * kPanelWidth, k == 0});
     }
   }
-  for (; panel + kTilePanels <= panel_end; panel += kTilePanels) RunRows<kTilePanels>(args, panel);
-  if constexpr (kTilePanels > 1) {
-    for (; panel < panel_end; ++panel) RunRows<1>(args, panel);
+  Finish(args, row, rows, panel, sums);
+}
+
+void MatmulTarget(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, float* scratch) {
+  if (args.m <= kTileRows) {
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) StreamPanel(args, panel);
+    return;
+  }
+  const int64_t blocks = (args.m + BlockRows(args.k) - 1) / BlockRows(args.k);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t row = args.m * block / blocks, rows = args.m * (block + 1) / blocks - row;
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+      ReusePanel(args, row, rows, panel, scratch);
+    }
   }
 }
 
@@ -160,8 +187,12 @@ void PackRows(const Half* rows, int64_t row_begin, int64_t row_count, int64_t k,
   }
 }
 
-void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end) {
-  HWY_DYNAMIC_DISPATCH(MatmulTarget)(args, panel_begin, panel_end);
+int64_t MatmulScratch(int64_t k) {
+  return (DotChunk(k) + BlockRows(k)) * kPanelWidth;
+}
+
+void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(MatmulTarget)(args, panel_begin, panel_end, scratch);
 }
 
 }  // namespace ridge::kernels::cpu

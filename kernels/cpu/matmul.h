@@ -4,9 +4,11 @@
 // starting from zero; chunk sums are added in ascending order. Lanes run along n, so that neither m nor a
 // thread's share of n changes a bit.
 //
-// Weights are packed in panels [ceil(N / 16)][K][16] fp16: one load gives 16 outputs for one k. Bytes read: 2
-// N K from memory, once; rows of x are taken 6 at a time, for which a panel comes from the cache again.
-// FLOPs: 2 M N K.
+// Weights are packed in panels [ceil(N / 32)][K][32] fp16: a cache line holds one k, and a thread's share is
+// one stretch of memory, read once in order with prefetches ahead of the hardware's. With one row the kernel
+// runs at the memory's speed. Up to a tile of rows weights are converted in registers; more rows share a chunk
+// of a panel converted to fp32 in the cache, and come in blocks that stay in the second-level cache. Bytes read
+// from memory: 2 N K for each block of rows. FLOPs: 2 M N K.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +31,9 @@ constexpr int64_t PackedSize(int64_t n, int64_t k) {
 // Calls for disjoint rows may run at once.
 void PackRows(const Half* rows, int64_t row_begin, int64_t row_count, int64_t k, Half* packed);
 
+// Floats of working memory that a call of Matmul with this k needs.
+int64_t MatmulScratch(int64_t k);
+
 struct MatmulArgs {
   const float* x;  // [m][k], values that fp16 holds
   const Half* w;   // packed
@@ -39,7 +44,8 @@ struct MatmulArgs {
   bool accumulate = false;      // y holds the residual, to which the result is added
 };
 
-// Computes the outputs of panels [panel_begin, panel_end). Calls for disjoint panels may run at once.
-void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end);
+// Computes the outputs of panels [panel_begin, panel_end). Calls for disjoint panels may run at once, each
+// with its own `scratch` of MatmulScratch(k) floats.
+void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, float* scratch);
 
 }  // namespace ridge::kernels::cpu

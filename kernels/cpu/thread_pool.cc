@@ -10,7 +10,21 @@ constexpr std::chrono::microseconds kSpin{20};
 inline void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
 #endif
+}
+
+// Waits until `counter` is not `old`.
+void AwaitChange(const std::atomic<uint32_t>& counter, uint32_t old) {
+  const auto deadline = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (counter.load(std::memory_order_acquire) != old) return;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  counter.wait(old, std::memory_order_acquire);
 }
 
 }  // namespace
@@ -21,60 +35,36 @@ ThreadPool::ThreadPool(int num_threads) {
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-    ++round_;
-  }
-  changed_.notify_all();
+  stopping_ = true;
+  ++round_;
+  round_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void ThreadPool::Run(const std::function<void(int)>& task) {
-  if (threads_.empty()) return task(0);
-  const uint64_t finished = finished_;
   task_ = &task;
-  running_ = num_threads();
-  {
-    std::lock_guard lock(mutex_);
-    ++round_;
-  }
-  changed_.notify_all();
+  ++round_;
+  round_.notify_all();
   task(0);
-  if (--running_ == 0) {
-    ++finished_;
-  } else {
-    AwaitChange(finished_, finished);
-  }
+  Barrier();
+}
+
+void ThreadPool::Barrier() {
+  if (threads_.empty()) return;
+  const uint32_t phase = phase_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < num_threads()) return AwaitChange(phase_, phase);
+  arrived_.store(0, std::memory_order_relaxed);
+  ++phase_;
+  phase_.notify_all();
 }
 
 void ThreadPool::Work(int thread) {
-  uint64_t round = 0;
-  for (;;) {
+  for (uint32_t round = 0;; ++round) {
     AwaitChange(round_, round);
-    ++round;
     if (stopping_) return;
     (*task_)(thread);
-    if (--running_ == 0) {
-      {
-        std::lock_guard lock(mutex_);
-        ++finished_;
-      }
-      changed_.notify_all();
-    }
+    Barrier();
   }
-}
-
-void ThreadPool::AwaitChange(const std::atomic<uint64_t>& counter, uint64_t old) {
-  const auto deadline = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 32; ++i) {
-      if (counter != old) return;
-      Pause();
-    }
-  } while (std::chrono::steady_clock::now() < deadline);
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return counter != old; });
 }
 
 }  // namespace ridge::kernels::cpu

@@ -5,10 +5,8 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -28,19 +26,19 @@ class ThreadPool {
   // Calls task(thread) on every thread and returns when all are done.
   void Run(const std::function<void(int)>& task);
 
+  // Within a task, called by every thread equally often: returns when all have called it. What any thread
+  // wrote before is visible to all afterwards.
+  void Barrier();
+
  private:
   void Work(int thread);
-  // Waits until `counter` is not `old`.
-  void AwaitChange(const std::atomic<uint64_t>& counter, uint64_t old);
 
   std::vector<std::thread> threads_;
   const std::function<void(int)>* task_ = nullptr;
-  std::atomic<uint64_t> round_{0};     // a new one begins a task
-  std::atomic<uint64_t> finished_{0};  // rounds that all threads have finished
-  std::atomic<int> running_{0};
+  std::atomic<uint32_t> round_{0};   // a new one begins a task
+  std::atomic<uint32_t> phase_{0};   // barriers that were passed
+  std::atomic<int> arrived_{0};      // at the next barrier
   std::atomic<bool> stopping_{false};
-  std::mutex mutex_;
-  std::condition_variable changed_;
 };
 
 // Thread `thread` of `num_threads` takes [begin, end) of `count` items, in shares that differ by one at most.

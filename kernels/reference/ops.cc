@@ -82,27 +82,34 @@ void AttentionFloat64(const float* q, const float* keys, const float* values, in
 
 struct Softmax {
   float max = -INFINITY;
+  Lanes lanes{};  // of the sum, within a chunk
   float sum = 0.0f;
   std::vector<float> values;
 };
+
+float Score(const float* q, const float* key, int64_t d) {
+  float sum = 0.0f;
+  for (int64_t i = 0; i < d; ++i) sum = std::fma(key[i], q[i], sum);
+  return sum;
+}
 
 void TileStep(const float* q, const float* keys, const float* values, int64_t count, int64_t d, float c,
               Softmax* state) {
   std::vector<float> scores(count);
   float max = state->max;
   for (int64_t key = 0; key < count; ++key) {
-    scores[key] = Dot(Mode::kContract, q, keys + key * d, d);
+    scores[key] = Score(q, keys + key * d, d);
     max = std::max(max, scores[key]);
   }
   if (max != state->max) {
     const float alpha = Exp2(std::fma(state->max, c, -(max * c)));
-    state->sum *= alpha;
+    for (float& lane : state->lanes) lane *= alpha;
     for (float& value : state->values) value *= alpha;
     state->max = max;
   }
   for (int64_t key = 0; key < count; ++key) {
     const float p = Rounded(Mode::kContract, Exp2(std::fma(scores[key], c, -(max * c))));
-    state->sum += p;
+    state->lanes[key % kVirtualLanes] += p;
     for (int64_t i = 0; i < d; ++i) state->values[i] = std::fma(p, values[key * d + i], state->values[i]);
   }
 }
@@ -176,13 +183,14 @@ void Attention(Mode mode, const float* q, const float* keys, const float* values
       const int64_t count = std::min<int64_t>(kAttentionTile, chunk_end - begin);
       TileStep(q, keys + begin * head_dim, values + begin * head_dim, count, head_dim, c, &chunk);
     }
+    chunk.sum = SumLanes(chunk.lanes);
     if (chunk_begin == 0) {
       folded = std::move(chunk);
     } else {
       Fold(chunk, c, &folded);
     }
   }
-  for (int64_t i = 0; i < head_dim; ++i) out[i] = Rounded(mode, folded.values[i] / folded.sum);
+  for (int64_t i = 0; i < head_dim; ++i) out[i] = Rounded(mode, folded.values[i] / folded.sum) + 0.0f;
 }
 
 float LogSumExp(Mode mode, const float* logits, int64_t size) {

@@ -39,6 +39,18 @@ class CpuOpsTest : public ::testing::Test {
     return packed;
   }
 
+  // All panels.
+  void Multiply(const cpu::MatmulArgs& args) { Multiply(args, 0, cpu::NumPanels(args.n)); }
+  void Multiply(const cpu::MatmulArgs& args, int64_t panel_begin, int64_t panel_end) {
+    scratch_.resize(static_cast<size_t>(cpu::MatmulScratch(args.k)));
+    cpu::Matmul(args, panel_begin, panel_end, scratch_.data());
+  }
+
+  void Attend(const cpu::AttentionArgs& args) {
+    scratch_.resize(static_cast<size_t>(cpu::AttentionScratch(args.num_states(), args.head_dim)));
+    cpu::Attention(args, scratch_.data());
+  }
+
   std::mt19937 random_{42};
   std::vector<float> scratch_;
 };
@@ -56,12 +68,11 @@ TEST_F(CpuOpsTest, MatmulGivesTheReferencesBits) {
     for (const int64_t n : {1, 16, 33, 160, 176}) {
       const std::vector<float> w = Random(n * k), bias = Random(n);
       const std::vector<Half> packed = Pack(w, n, k);
-      for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 13, 64}) {
+      for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 30, 64}) {
         const std::vector<float> x = Random(m * k);
         std::vector<float> expected(m * n), got(m * n, NAN);
         reference::Matmul(Mode::kContract, x.data(), w.data(), bias.data(), m, n, k, expected.data());
-        cpu::Matmul({x.data(), packed.data(), got.data(), m, n, k, n, bias.data(), false}, 0,
-                    cpu::NumPanels(n));
+        Multiply({x.data(), packed.data(), got.data(), m, n, k, n, bias.data(), false});
         ExpectSameBits(got, expected);
       }
     }
@@ -73,11 +84,24 @@ TEST_F(CpuOpsTest, MatmulDoesNotDependOnHowPanelsAreShared) {
   const std::vector<float> x = Random(m * k);
   const std::vector<Half> packed = Pack(Random(n * k), n, k);
   std::vector<float> whole(m * n), parts(m * n);
-  cpu::Matmul({x.data(), packed.data(), whole.data(), m, n, k, n}, 0, cpu::NumPanels(n));
-  for (const auto& [begin, end] : {std::pair{0, 1}, {1, 6}, {6, 13}}) {
-    cpu::Matmul({x.data(), packed.data(), parts.data(), m, n, k, n}, begin, end);
+  Multiply({x.data(), packed.data(), whole.data(), m, n, k, n});
+  for (const auto& [begin, end] : {std::pair{0, 1}, {1, 4}, {4, 7}}) {
+    Multiply({x.data(), packed.data(), parts.data(), m, n, k, n}, begin, end);
   }
   ExpectSameBits(parts, whole);
+}
+
+// Rows of many blocks have the bits that they have alone.
+TEST_F(CpuOpsTest, MatmulOfARowDoesNotDependOnTheOtherRows) {
+  const int64_t m = 100, n = 33, k = 8960;
+  const std::vector<float> x = Random(m * k);
+  const std::vector<Half> packed = Pack(Random(n * k), n, k);
+  std::vector<float> together(m * n), alone(m * n);
+  Multiply({x.data(), packed.data(), together.data(), m, n, k, n});
+  for (int64_t row = 0; row < m; ++row) {
+    Multiply({x.data() + row * k, packed.data(), alone.data() + row * n, 1, n, k, n});
+  }
+  ExpectSameBits(alone, together);
 }
 
 TEST_F(CpuOpsTest, MatmulAddsToTheResidual) {
@@ -85,7 +109,7 @@ TEST_F(CpuOpsTest, MatmulAddsToTheResidual) {
   const std::vector<float> x = Random(k), w = Random(n * k), residual = Random(n);
   std::vector<float> product(n), y = residual;
   reference::Matmul(Mode::kContract, x.data(), w.data(), nullptr, 1, n, k, product.data());
-  cpu::Matmul({x.data(), Pack(w, n, k).data(), y.data(), 1, n, k, n, nullptr, true}, 0, cpu::NumPanels(n));
+  Multiply({x.data(), Pack(w, n, k).data(), y.data(), 1, n, k, n, nullptr, true});
   for (int64_t i = 0; i < n; ++i) EXPECT_EQ(y[i], residual[i] + product[i]);
 }
 
@@ -136,7 +160,10 @@ TEST_F(CpuOpsTest, ConvertsHalvesBothWays) {
   const std::vector<float> values = Random(37);
   std::vector<Half> halves(37);
   std::vector<float> back(37);
+  std::vector<Half> column(37 * 3, 0);
   cpu::ToHalf(values.data(), 37, halves.data());
+  cpu::ToHalfStrided(values.data(), 37, 3, column.data());
+  for (size_t i = 0; i < halves.size(); ++i) ASSERT_EQ(column[3 * i], halves[i]);
   cpu::FromHalf(halves.data(), 37, back.data());
   ExpectSameBits(back, values);
 }
@@ -161,15 +188,18 @@ TEST_P(CpuAttentionTest, GivesTheReferencesBits) {
   std::vector<Half> pool(num_blocks * block_size, 0x7E00);
   for (int64_t key = 0; key < num_keys; ++key) {
     Half* at = pool.data() + table[key / cpu::kKvBlockTokens] * block_size + key % cpu::kKvBlockTokens * d;
-    cpu::ToHalf(keys.data() + key * d, d, at);
     cpu::ToHalf(values.data() + key * d, d, at + block_size / 2);
+    at = pool.data() + table[key / cpu::kKvBlockTokens] * block_size + key % cpu::kKvBlockTokens;
+    for (int64_t i = 0; i < d; ++i) at[i * cpu::kKvBlockTokens] = FloatToHalf(keys[key * d + i]);
   }
 
   int64_t saturations = 0;
   std::vector<float> got(q.size()), expected(q.size()), plain(d);
-  cpu::Attention({q.data(), got.data(), int64_t{group_size} * d, num_rows, first_position, group_size,
-                  head_dim, pool.data(), table.data(), block_size, 0, block_size / 2, &saturations},
-                 &scratch_);
+  const int64_t stride = int64_t{group_size} * d;
+  const cpu::AttentionArgs args{q.data(),      got.data(), stride,   stride,      num_rows,
+                                first_position, group_size, head_dim, pool.data(), table.data(),
+                                block_size,     0,          block_size / 2,        &saturations};
+  Attend(args);
   for (int64_t i = 0; i < int64_t{num_rows} * group_size; ++i) {
     const int64_t visible = first_position + i / group_size + 1;
     reference::Attention(Mode::kContract, q.data() + i * d, keys.data(), values.data(), visible, d,
@@ -180,13 +210,24 @@ TEST_P(CpuAttentionTest, GivesTheReferencesBits) {
   }
   ExpectSameBits(got, expected);
   EXPECT_EQ(saturations, 0);
+
+  // Chunk by chunk, as threads that share a long context do.
+  const int64_t chunk_size = args.num_states() * cpu::PartialStride(head_dim);
+  std::vector<float> partials(args.num_chunks() * chunk_size, NAN);
+  for (int64_t chunk = args.num_chunks() - 1; chunk >= 0; --chunk) {
+    cpu::AttentionChunk(args, chunk, partials.data() + chunk * chunk_size, scratch_.data());
+  }
+  std::fill(got.begin(), got.end(), NAN);
+  cpu::FoldChunks(args, partials.data());
+  ExpectSameBits(got, expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuAttentionTest,
                          ::testing::Values(AttentionCase{1, 16, 1, 0}, AttentionCase{1, 64, 1, 63},
                                            AttentionCase{3, 64, 1, 64}, AttentionCase{3, 64, 16, 0},
                                            AttentionCase{6, 128, 5, 250}, AttentionCase{2, 32, 16, 505},
-                                           AttentionCase{9, 80, 2, 1023}, AttentionCase{4, 256, 1, 2000}));
+                                           AttentionCase{9, 80, 2, 1023}, AttentionCase{4, 256, 1, 2000},
+                                           AttentionCase{7, 64, 1, 1500}, AttentionCase{7, 64, 13, 250}));
 
 TEST_F(CpuOpsTest, AttentionOfARowDoesNotDependOnTheOtherRows) {
   const int64_t d = 64, num_keys = 300, block_size = 2 * cpu::kKvBlockTokens * d;
@@ -197,21 +238,21 @@ TEST_F(CpuOpsTest, AttentionOfARowDoesNotDependOnTheOtherRows) {
   const std::vector<float> q = Random(16 * 3 * d);
   int64_t saturations = 0;
   std::vector<float> together(q.size()), alone(q.size());
-  cpu::AttentionArgs args{q.data(),    together.data(), 3 * d,      16, num_keys - 16,  3,           64,
+  cpu::AttentionArgs args{q.data(),    together.data(), 3 * d,  3 * d,    16, num_keys - 16,  3,           64,
                           pool.data(), table.data(),    block_size, 0,  block_size / 2, &saturations};
-  cpu::Attention(args, &scratch_);
+  Attend(args);
   for (int64_t row = 0; row < 16; ++row) {
     args.q = q.data() + row * 3 * d;
     args.out = alone.data() + row * 3 * d;
     args.num_rows = 1;
     args.first_position = num_keys - 16 + row;
-    cpu::Attention(args, &scratch_);
+    Attend(args);
   }
   ExpectSameBits(alone, together);
 }
 
 TEST_F(CpuOpsTest, EveryInstructionSetGivesTheSameBits) {
-  const int64_t m = 7, n = 90, k = 576, d = 64, num_blocks = 20, block_size = 2 * cpu::kKvBlockTokens * d;
+  const int64_t m = 40, n = 90, k = 576, d = 64, num_blocks = 20, block_size = 2 * cpu::kKvBlockTokens * d;
   const std::vector<float> x = Random(m * k), weight = Random(k), q = Random(3 * d);
   const std::vector<Half> packed = Pack(Random(n * k), n, k);
   std::vector<int32_t> table;
@@ -225,12 +266,11 @@ TEST_F(CpuOpsTest, EveryInstructionSetGivesTheSameBits) {
     const cpu::OnlyInstructionSet only(set);
     int64_t saturations = 0;
     std::vector<float> product(m * n), norm(k), gated(k), attended(3 * d);
-    cpu::Matmul({x.data(), packed.data(), product.data(), m, n, k, n}, 0, cpu::NumPanels(n));
+    Multiply({x.data(), packed.data(), product.data(), m, n, k, n});
     cpu::RmsNorm(x.data(), weight.data(), 1e-5f, k, norm.data(), &saturations);
     cpu::SwiGlu(x.data(), weight.data(), k, gated.data(), &saturations);
-    cpu::Attention({q.data(), attended.data(), 3 * d, 1, num_blocks * cpu::kKvBlockTokens - 1, 3, 64,
-                    pool.data(), table.data(), block_size, 0, block_size / 2, &saturations},
-                   &scratch_);
+    Attend({q.data(), attended.data(), 3 * d, 3 * d, 1, num_blocks * cpu::kKvBlockTokens - 1, 3, 64, pool.data(),
+            table.data(), block_size, 0, block_size / 2, &saturations});
     std::vector<float> all = {cpu::LogSumExp(x.data(), m * k)};
     for (const auto* part : {&product, &norm, &gated, &attended}) {
       all.insert(all.end(), part->begin(), part->end());

@@ -42,10 +42,10 @@ std::string NumericsId(const WeightSource& source) {
   const ModelConfig& config = source.config();
   Sha256 hash;
   hash.Update(absl::StrFormat(
-      "cpu 1 fp16 lanes=%d panel=%d norm=%d chunk=%d tile=%d slice=%d dot=%d,%d,%d model=%s",
-      kernels::kVirtualLanes, kernels::kPanelWidth, kernels::kNormGroup, kernels::kAttentionChunk,
-      kernels::kAttentionTile, kernels::kVocabularySlice, kernels::DotChunk(config.hidden_size),
-      kernels::DotChunk(config.q_size()), kernels::DotChunk(config.mlp_size), source.Fingerprint()));
+      "cpu 2 fp16 lanes=%d norm=%d chunk=%d tile=%d slice=%d dot=%d,%d,%d model=%s", kernels::kVirtualLanes,
+      kernels::kNormGroup, kernels::kAttentionChunk, kernels::kAttentionTile, kernels::kVocabularySlice,
+      kernels::DotChunk(config.hidden_size), kernels::DotChunk(config.q_size()),
+      kernels::DotChunk(config.mlp_size), source.Fingerprint()));
   return hash.HexDigest().substr(0, 32);
 }
 

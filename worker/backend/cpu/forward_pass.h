@@ -1,22 +1,21 @@
 // The model's forward pass over the rows of one step, on the threads of a pool.
 //
-// Threads: Run and Logits are called by the compute thread, which is the pool's thread 0. Ownership: borrows
-// weights and pool; owns the KV memory and all working memory, which is allocated once. Every row's values
-// depend on its own sequence alone: the kernels fix the order of each sum whatever the rows and threads
-// beside it.
+// Threads: Run and Logits are called by the compute thread, which is the pool's thread 0. The pool is woken
+// once for each; inside, every thread goes through all layers with its own share of each operation, and
+// barriers stand between what depends on each other. Ownership: borrows weights and pool; owns the KV memory
+// and all working memory, which is allocated once. Every row's values depend on its own sequence alone: the
+// kernels fix the order of each sum whatever the rows and threads beside it.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/cpu/thread_pool.h"
-#include "kernels/rope_table.h"
 #include "worker/backend/cpu/kv_pool.h"
 #include "worker/backend/cpu/packed_weights.h"
+#include "worker/backend/cpu/paged_attention.h"
 #include "worker/backend/cpu/step_rows.h"
 #include "worker/model/model_config.h"
 
@@ -41,50 +40,41 @@ class ForwardPass {
   int64_t saturations() const;
 
  private:
+  // Rows that every thread normalises for itself, which is cheaper than waiting for each other.
+  static constexpr int64_t kFewRows = 4;
+
   // What each thread has for itself, on cache lines of its own.
   struct alignas(64) ThreadState {
     std::vector<float> scratch;
+    std::vector<float> normed;  // [kFewRows][hidden]
     int64_t saturations = 0;
   };
 
-  // Some rows of a run and one KV head: a thread's smallest share of attention.
-  struct AttentionUnit {
-    int32_t run;
-    int32_t first_row;  // within the run
-    int32_t num_rows;
-    int32_t head;
-    int64_t cost_before;  // keys times rows of the units before
-  };
-
-  void PlanAttention(const StepRows& rows);
-  void AttentionLayer(int32_t layer, const StepRows& rows);
-  void StoreKv(int32_t layer, const StepRows& rows, int64_t row, ThreadState& state);
-  void Attend(int32_t layer, const StepRows& rows, int thread);
-  void MlpLayer(int32_t layer, int64_t num_rows);
-  void Norm(const std::vector<float>& weight, int64_t num_rows);
-  // Calls task(item, state) for 0 .. count - 1, shared out in order.
-  void ForEach(int64_t count, const std::function<void(int64_t, ThreadState&)>& task);
-  // y = matrix x (+ bias), or y += matrix x. y has rows of y_stride.
+  void RunThread(const StepRows& rows, int thread);
+  void AttentionLayer(int32_t layer, const StepRows& rows, int thread);
+  void MlpLayer(int32_t layer, int64_t num_rows, int thread);
+  // The normalised rows that `row_at` gives, [num_rows][hidden]; complete when it returns.
+  const float* Norm(const std::vector<float>& weight, int64_t num_rows, int thread,
+                    const std::function<const float*(int64_t)>& row_at);
+  const float* NormResidual(const std::vector<float>& weight, int64_t num_rows, int thread);
+  // This thread's share of y = matrix x (+ bias), or y += matrix x. y has rows of matrix.n.
   void Multiply(const PackedMatrix& matrix, const float* x, const std::vector<float>* bias, bool accumulate,
-                int64_t num_rows, float* y);
+                int64_t num_rows, float* y, int thread);
+  ThreadState& state(int thread) { return threads_[static_cast<size_t>(thread)]; }
 
   const ModelConfig config_;
   const PackedWeights& weights_;
   kernels::cpu::ThreadPool& pool_;
-  const KvPool kv_;
-  const kernels::RopeTable rope_;
+  PagedAttention attention_;
   std::vector<ThreadState> threads_;
-  std::vector<AttentionUnit> units_;
-  int64_t attention_cost_ = 0;
 
-  std::vector<float> residual_;   // [rows][hidden]
-  std::vector<float> normed_;     // [rows][hidden]
-  std::vector<float> qkv_;        // [rows][q | k | v]
-  std::vector<float> query_;      // [rows][q_size], rotated
-  std::vector<float> attention_;  // [rows][q_size]
-  std::vector<float> gate_;       // [rows][mlp]; then SiLU(gate) * up
-  std::vector<float> up_;         // [rows][mlp]
-  std::vector<float> logits_;     // [kLogitRows][vocab]
+  std::vector<float> residual_;  // [rows][hidden]
+  std::vector<float> normed_;    // [rows][hidden]
+  std::vector<float> qkv_;       // [rows][q | k | v]
+  std::vector<float> attended_;  // [rows][q_size]
+  std::vector<float> gate_;      // [rows][mlp]; then SiLU(gate) * up
+  std::vector<float> up_;        // [rows][mlp]
+  std::vector<float> logits_;    // [kLogitRows][vocab]
 };
 
 }  // namespace ridge::worker
