@@ -18,6 +18,8 @@ ALLOWED = {
                        "worker/text"},
     "router": {"common"},
     "bench": {"common"},
+    "bench/kernels": {"kernels", "worker/backend/cpu"},
+    "bench/backend": {"bench/kernels", "common", "kernels", "worker/backend", "worker/backend/cpu", "worker/model"},
 }
 # Rooms that may see protos and gRPC.
 EDGES = {"common", "worker/service", "router", "bench"}

@@ -23,6 +23,13 @@ constexpr int64_t BlockRows(int64_t k) {
   return std::clamp<int64_t>((int64_t{1} << 18) / k, 24, 480);
 }
 
+constexpr int64_t kLineFloats = 64 / sizeof(float);
+
+// The first address from `at` on that begins a cache line: a register that spans two lines loads at half speed.
+inline float* AlignToLine(float* at) {
+  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(at) + 63) / 64 * 64);
+}
+
 }  // namespace ridge::kernels::cpu
 #endif
 
@@ -107,7 +114,14 @@ HWY_INLINE void Finish(const MatmulArgs& args, int64_t row, int64_t rows, int64_
   const int64_t width = std::min<int64_t>(kPanelWidth, args.n - begin);
   for (int64_t r = 0; r < rows; ++r, sums += kPanelWidth) {
     float* y = args.y + (row + r) * args.y_stride + begin;
-    for (int64_t i = 0; i < width; ++i) {
+    int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes) {
+      FloatVec value = hn::LoadU(kFloat, sums + i);
+      if (args.bias != nullptr) value = hn::Add(value, hn::LoadU(kFloat, args.bias + begin + i));
+      if (args.accumulate) value = hn::Add(hn::LoadU(kFloat, y + i), value);
+      hn::StoreU(value, kFloat, y + i);
+    }
+    for (; i < width; ++i) {
       float value = sums[i];
       if (args.bias != nullptr) value += args.bias[begin + i];
       y[i] = args.accumulate ? y[i] + value : value;
@@ -141,8 +155,8 @@ HWY_INLINE void Convert(const Half* from, int64_t length, float* to) {
 void ReusePanel(const MatmulArgs& args, int64_t row, int64_t rows, int64_t panel, float* scratch) {
   const Half* w = args.w + panel * args.k * kPanelWidth;
   const int64_t chunk = DotChunk(args.k);
-  float* weights = scratch;
-  float* sums = scratch + chunk * kPanelWidth;
+  float* weights = AlignToLine(scratch);
+  float* sums = weights + chunk * kPanelWidth;
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   for (int64_t k = 0; k < args.k; k += chunk) {
     const int64_t length = std::min(chunk, args.k - k);
@@ -188,7 +202,7 @@ void PackRows(const Half* rows, int64_t row_begin, int64_t row_count, int64_t k,
 }
 
 int64_t MatmulScratch(int64_t k) {
-  return (DotChunk(k) + BlockRows(k)) * kPanelWidth;
+  return (DotChunk(k) + BlockRows(k)) * kPanelWidth + kLineFloats;
 }
 
 void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, float* scratch) {
