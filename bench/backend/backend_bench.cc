@@ -5,7 +5,8 @@
 //   probe                         bytes a second at which the threads read as much memory as the weights take
 //   prefill TOKENS                one sequence's prompt in steps of at most 512 rows
 //   decode BATCH CONTEXT STEPS    as many sequences of that many tokens generate STEPS tokens each
-//   decode_at POSITION CONTEXT STEPS    one sequence of CONTEXT tokens generates from an earlier position on, so
+//   decode_at POSITION CONTEXT STEPS    one sequence of CONTEXT tokens generates from an earlier position on,
+//   so
 //                                       that different lengths are compared without a new prefill
 #include <algorithm>
 #include <chrono>
@@ -125,7 +126,8 @@ class Bench {
       StepPlan plan;
       for (int32_t i = 0; i < rows; ++i) {
         const uint32_t mixed = static_cast<uint32_t>(slot * 100003 + begin + i) * 2654435761u;
-        plan.tokens.push_back(static_cast<int32_t>(mixed % static_cast<uint32_t>(backend_->Info().vocab_size)));
+        plan.tokens.push_back(
+            static_cast<int32_t>(mixed % static_cast<uint32_t>(backend_->Info().vocab_size)));
       }
       plan.segments = {{slot, begin, rows, false, 0, begin + rows == tokens ? 1 : 0}};
       RunPlan(plan);
@@ -185,8 +187,9 @@ absl::Status Run() {
 }  // namespace ridge::bench
 
 int main(int argc, char** argv) {
-  ridge::ParseFlags("Times steps of the CPU backend; commands on stdin: probe, prefill N, decode BATCH CONTEXT STEPS.",
-                    argc, argv);
+  ridge::ParseFlags(
+      "Times steps of the CPU backend; commands on stdin: probe, prefill N, decode BATCH CONTEXT STEPS.",
+      argc, argv);
   const absl::Status status = ridge::bench::Run();
   if (status.ok()) return 0;
   std::fprintf(stderr, "backend-bench: %s\n", status.ToString().c_str());

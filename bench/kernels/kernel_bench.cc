@@ -29,7 +29,8 @@ struct Machine {
     pool.Run([&](int thread) {
       const auto share = cpu::ShareOf(kMemoryBytes / 2, thread, pool.num_threads());
       // Between 0.0078 and 0.0156.
-      for (int64_t i = share.begin; i < share.end; ++i) halves[i] = static_cast<Half>(0x2000 + (i * 7919 & 0x3FF));
+      for (int64_t i = share.begin; i < share.end; ++i)
+        halves[i] = static_cast<Half>(0x2000 + (i * 7919 & 0x3FF));
     });
     bandwidth = ReadBandwidth(&pool, halves, kMemoryBytes);
     flops = MultiplyAddRate(&pool);
@@ -84,8 +85,8 @@ void Attention(benchmark::State& state) {
   const int64_t block_size = 2 * cpu::kKvBlockTokens * d, blocks = context / cpu::kKvBlockTokens;
   std::vector<float> q(static_cast<size_t>(group * d * threads), 0.5f), out(q.size());
   std::vector<int32_t> table(static_cast<size_t>(blocks));
-  std::vector<std::vector<float>> scratch(static_cast<size_t>(threads),
-                                          std::vector<float>(static_cast<size_t>(cpu::AttentionScratch(group, d))));
+  std::vector<std::vector<float>> scratch(
+      static_cast<size_t>(threads), std::vector<float>(static_cast<size_t>(cpu::AttentionScratch(group, d))));
   const int64_t layers = kMemoryBytes / 2 / (block_size * blocks * threads);
   int64_t layer = 0;
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
@@ -93,9 +94,10 @@ void Attention(benchmark::State& state) {
     machine.pool.Run([&](int thread) {
       int64_t saturations = 0;
       const int64_t at = (layer * threads + thread) * blocks * block_size;
-      cpu::Attention({q.data() + thread * group * d, out.data() + thread * group * d, d, d, 1, context - 1, group,
-                      d, machine.memory.as<Half>() + at, table.data(), block_size, 0, block_size / 2, &saturations},
-                     scratch[static_cast<size_t>(thread)].data());
+      cpu::Attention(
+          {q.data() + thread * group * d, out.data() + thread * group * d, d, d, 1, context - 1, group, d,
+           machine.memory.as<Half>() + at, table.data(), block_size, 0, block_size / 2, &saturations},
+          scratch[static_cast<size_t>(thread)].data());
     });
     layer = (layer + 1) % layers;
   }
@@ -128,7 +130,8 @@ void RmsNorm(benchmark::State& state) {
 // Outputs and inputs of the two models' matrices, and rows.
 void MatmulShapes(benchmark::internal::Benchmark* matmul) {
   matmul->ArgNames({"n", "k", "m"});
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{4864, 896}, {896, 4864}, {1536, 576}, {576, 1536}, {576, 576}}) {
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>{4864, 896}, {896, 4864}, {1536, 576}, {576, 1536}, {576, 576}}) {
     for (const int64_t m : {1, 8, 32, 512}) matmul->Args({n, k, m});
   }
 }

@@ -8,8 +8,8 @@
 
 namespace ridge::bench {
 
-// Bytes a second at which the pool's threads read `bytes` at `data`, each its share, once: the fastest of a few
-// ways to ask for them (with the hardware's prefetcher alone, and with prefetches at several distances).
+// Bytes a second at which the pool's threads read `bytes` at `data`, each its share, once: the fastest of a
+// few ways to ask for them (with the hardware's prefetcher alone, and with prefetches at several distances).
 double ReadBandwidth(kernels::cpu::ThreadPool* pool, const void* data, int64_t bytes);
 
 // Floating-point operations a second of fused multiply-adds on registers, of all threads together.

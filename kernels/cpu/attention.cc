@@ -38,8 +38,8 @@ KeyTile TileAt(const AttentionArgs& args, int64_t begin, int64_t end) {
   return tile;
 }
 
-// Per row and query head: what the chunk has so far. In a partial, [m, l, ..., O]; within a chunk l is still in
-// lanes, which have a place of their own.
+// Per row and query head: what the chunk has so far. In a partial, [m, l, ..., O]; within a chunk l is still
+// in lanes, which have a place of their own.
 struct States {
   const AttentionArgs& args;
   float* partials;  // [num_states][PartialStride]
@@ -69,8 +69,7 @@ HWY_INLINE void ScoreTile(const States& states, int64_t state, const KeyTile& ti
   for (int64_t i = 0; i < d; ++i) {
     FloatVec keys[kNumParts];
     for (int part = 0; part < kNumParts; ++part) {
-      keys[part] =
-          LoadHalf(tile.keys[block + part / kParts] + i * kKvBlockTokens + part % kParts * kLanes);
+      keys[part] = LoadHalf(tile.keys[block + part / kParts] + i * kKvBlockTokens + part % kParts * kLanes);
     }
     for (int row = 0; row < kRows; ++row) {
       const FloatVec value = hn::Set(kFloat, q[row][i]);
@@ -143,8 +142,8 @@ HWY_INLINE void WithRows(int64_t rows, const Call& call) {
   call(std::integral_constant<int, kMost>());
 }
 
-// 2^x for x <= 0 (or a rounding error above), rounded to fp16: what Exp2 of kernels/math.h gives after the same
-// rounding, since what lies below 2^-126 becomes 0.
+// 2^x for x <= 0 (or a rounding error above), rounded to fp16: what Exp2 of kernels/math.h gives after the
+// same rounding, since what lies below 2^-126 becomes 0.
 HWY_INLINE FloatVec Probability(FloatVec x) {
   const hn::RebindToSigned<FloatTag> int_tag;
   x = hn::Max(x, hn::Set(kFloat, -126.0f));

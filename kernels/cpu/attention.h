@@ -11,8 +11,9 @@
 //     L = fma(L, a, l b); A = fma(A, a, O b);
 //   out = fp16(A / L), of which -0 becomes 0.
 //
-// Lanes run along the keys in S and along d in O, so that no sum runs across a register. That wants the keys of
-// a block transposed. Bytes read: the K and V of all keys once per call. FLOPs: 4 d a key, row and query head.
+// Lanes run along the keys in S and along d in O, so that no sum runs across a register. That wants the keys
+// of a block transposed. Bytes read: the K and V of all keys once per call. FLOPs: 4 d a key, row and query
+// head.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ struct AttentionArgs {
   int64_t first_position;
   int32_t group_size;  // query heads of this KV head
   int32_t head_dim;    // a multiple of 16
-  // Element i of key t of block b at pool[block_table[b] * block_stride + k_offset + i * 16 + t], of a value at
-  // pool[block_table[b] * block_stride + v_offset + t * head_dim + i].
+  // Element i of key t of block b at pool[block_table[b] * block_stride + k_offset + i * 16 + t], of a value
+  // at pool[block_table[b] * block_stride + v_offset + t * head_dim + i].
   const Half* pool;
   const int32_t* block_table;
   int64_t block_stride;
@@ -56,7 +57,8 @@ constexpr int64_t PartialStride(int32_t head_dim) {
   return kVirtualLanes + head_dim;
 }
 
-// Floats of working memory that Attention and AttentionChunk need for as many states (rows times query heads).
+// Floats of working memory that Attention and AttentionChunk need for as many states (rows times query
+// heads).
 int64_t AttentionScratch(int64_t num_states, int32_t head_dim);
 
 // All chunks of all rows.

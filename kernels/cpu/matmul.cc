@@ -25,7 +25,8 @@ constexpr int64_t BlockRows(int64_t k) {
 
 constexpr int64_t kLineFloats = 64 / sizeof(float);
 
-// The first address from `at` on that begins a cache line: a register that spans two lines loads at half speed.
+// The first address from `at` on that begins a cache line: a register that spans two lines loads at half
+// speed.
 inline float* AlignToLine(float* at) {
   return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(at) + 63) / 64 * 64);
 }
@@ -42,11 +43,16 @@ constexpr int kTileRows = kLanes == 16 ? 12 : 6;
 constexpr int kTileParts = kLanes == 4 ? 4 : 2;
 constexpr int kPanelParts = kPanelWidth / kLanes;
 
-// How far ahead of its use a line of weights is asked for. The hardware's own prefetcher stops at every 4 KiB.
+// How far ahead of its use a line of weights is asked for. The hardware's own prefetcher stops at every 4
+// KiB.
 constexpr int64_t kPrefetchLines = 48;
 
-HWY_INLINE FloatVec LoadWeights(const Half* from) { return LoadHalf(from); }
-HWY_INLINE FloatVec LoadWeights(const float* from) { return hn::LoadU(kFloat, from); }
+HWY_INLINE FloatVec LoadWeights(const Half* from) {
+  return LoadHalf(from);
+}
+HWY_INLINE FloatVec LoadWeights(const float* from) {
+  return hn::LoadU(kFloat, from);
+}
 
 // One chunk of K, some rows, one panel.
 template <class Weight>
@@ -135,7 +141,8 @@ void StreamPanel(const MatmulArgs& args, int64_t panel) {
   const Half* w = args.w + panel * args.k * kPanelWidth;
   const int64_t chunk = DotChunk(args.k);
   for (int64_t k = 0; k < args.k; k += chunk) {
-    kTiles<Half>[args.m - 1]({args.x + k, args.k, w + k * kPanelWidth, std::min(chunk, args.k - k), sums, k == 0});
+    kTiles<Half>[args.m - 1](
+        {args.x + k, args.k, w + k * kPanelWidth, std::min(chunk, args.k - k), sums, k == 0});
   }
   Finish(args, 0, args.m, panel, sums);
 }
@@ -163,8 +170,8 @@ void ReusePanel(const MatmulArgs& args, int64_t row, int64_t rows, int64_t panel
     Convert(w + k * kPanelWidth, length, weights);
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t begin = rows * tile / tiles, end = rows * (tile + 1) / tiles;
-      kTiles<float>[end - begin - 1]({args.x + (row + begin) * args.k + k, args.k, weights, length,
-                                      sums + begin * kPanelWidth, k == 0});
+      kTiles<float>[end - begin - 1](
+          {args.x + (row + begin) * args.k + k, args.k, weights, length, sums + begin * kPanelWidth, k == 0});
     }
   }
   Finish(args, row, rows, panel, sums);

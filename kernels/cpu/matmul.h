@@ -6,9 +6,9 @@
 //
 // Weights are packed in panels [ceil(N / 32)][K][32] fp16: a cache line holds one k, and a thread's share is
 // one stretch of memory, read once in order with prefetches ahead of the hardware's. With one row the kernel
-// runs at the memory's speed. Up to a tile of rows weights are converted in registers; more rows share a chunk
-// of a panel converted to fp32 in the cache, and come in blocks that stay in the second-level cache. Bytes read
-// from memory: 2 N K for each block of rows. FLOPs: 2 M N K.
+// runs at the memory's speed. Up to a tile of rows weights are converted in registers; more rows share a
+// chunk of a panel converted to fp32 in the cache, and come in blocks that stay in the second-level cache.
+// Bytes read from memory: 2 N K for each block of rows. FLOPs: 2 M N K.
 #pragma once
 
 #include <cstdint>

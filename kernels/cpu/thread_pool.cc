@@ -2,6 +2,10 @@
 
 #include <chrono>
 
+#ifdef __linux__
+#include <sched.h>
+#endif
+
 namespace ridge::kernels::cpu {
 namespace {
 
@@ -29,9 +33,24 @@ void AwaitChange(const std::atomic<uint32_t>& counter, uint32_t old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+void PinToCore([[maybe_unused]] int core) {
+#ifdef __linux__
+  cpu_set_t usable, one;
+  if (sched_getaffinity(0, sizeof(usable), &usable) != 0) return;
+  int skip = core % CPU_COUNT(&usable);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &usable) || skip-- > 0) continue;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof(one), &one);
+    return;
+  }
+#endif
+}
+
+ThreadPool::ThreadPool(int num_threads, bool pin) {
   for (int thread = 1; thread < num_threads; ++thread)
-    threads_.emplace_back([this, thread] { Work(thread); });
+    threads_.emplace_back([this, thread, pin] { Work(thread, pin); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -41,7 +60,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadPool::Run(const std::function<void(int)>& task) {
+void ThreadPool::Run(absl::FunctionRef<void(int)> task) {
   task_ = &task;
   ++round_;
   round_.notify_all();
@@ -58,7 +77,8 @@ void ThreadPool::Barrier() {
   phase_.notify_all();
 }
 
-void ThreadPool::Work(int thread) {
+void ThreadPool::Work(int thread, bool pin) {
+  if (pin) PinToCore(thread);
   for (uint32_t round = 0;; ++round) {
     AwaitChange(round_, round);
     if (stopping_) return;

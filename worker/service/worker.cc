@@ -58,7 +58,7 @@ absl::Status Worker::Load() {
 
 absl::Status Worker::LoadBackend(const WeightSource& source) {
   absl::StatusOr<std::unique_ptr<CpuBackend>> backend =
-      CpuBackend::Create(source, {.threads = config_.threads});
+      CpuBackend::Create(source, {.threads = config_.threads, .pin_threads = config_.pin_threads});
   if (!backend.ok()) return InvalidField("--model", backend.status().message());
   registry_.CounterCallback("ridge_fp16_saturations_total", "Activations that fp16 could not hold.", {},
                             [cpu = backend->get()] { return static_cast<double>(cpu->saturations()); });

@@ -22,6 +22,8 @@ ABSL_FLAG(int, metrics_port, WorkerConfig().metrics_port,
 ABSL_FLAG(std::string, device, WorkerConfig().device, "auto or cpu");
 ABSL_FLAG(std::string, engine, WorkerConfig().engine, "engine preset: ridge");
 ABSL_FLAG(int, threads, WorkerConfig().threads, "compute threads; 0: one a core");
+ABSL_FLAG(bool, pin_threads, WorkerConfig().pin_threads,
+          "keep each compute thread on a core of its own; not where several workers share the cores");
 ABSL_FLAG(std::string, kv_cache_bytes, "1GiB", "KV memory");
 ABSL_FLAG(int, max_batch, WorkerConfig().max_batch, "sequences that run at once");
 ABSL_FLAG(int, step_tokens, WorkerConfig().step_tokens, "most rows of one step; at least max_batch");
@@ -132,6 +134,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
   config.device = absl::GetFlag(FLAGS_device);
   config.engine = absl::GetFlag(FLAGS_engine);
   config.threads = absl::GetFlag(FLAGS_threads);
+  config.pin_threads = absl::GetFlag(FLAGS_pin_threads);
   config.max_batch = absl::GetFlag(FLAGS_max_batch);
   config.step_tokens = absl::GetFlag(FLAGS_step_tokens);
   config.chunk_tokens = absl::GetFlag(FLAGS_chunk_tokens);
@@ -152,14 +155,15 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
 }
 
 std::string ToString(const WorkerConfig& config) {
-  return absl::StrCat(
-      "model=", config.model, " served_model_name=", config.served_model_name, " listen=", config.listen,
-      " metrics_port=", config.metrics_port, " device=", config.device, " engine=", config.engine,
-      " threads=", config.threads, " kv_cache_bytes=", config.kv_cache_bytes, " max_batch=", config.max_batch,
-      " step_tokens=", config.step_tokens, " chunk_tokens=", config.chunk_tokens,
-      " max_context=", config.max_context, " default_sampling=", config.default_sampling,
-      " chat_template=", config.chat_template, " max_message_bytes=", config.max_message_bytes,
-      " log_level=", config.log_level, " drain_timeout=", absl::FormatDuration(config.drain_timeout));
+  return absl::StrCat("model=", config.model, " served_model_name=", config.served_model_name,
+                      " listen=", config.listen, " metrics_port=", config.metrics_port,
+                      " device=", config.device, " engine=", config.engine, " threads=", config.threads,
+                      " pin_threads=", config.pin_threads, " kv_cache_bytes=", config.kv_cache_bytes,
+                      " max_batch=", config.max_batch, " step_tokens=", config.step_tokens,
+                      " chunk_tokens=", config.chunk_tokens, " max_context=", config.max_context,
+                      " default_sampling=", config.default_sampling, " chat_template=", config.chat_template,
+                      " max_message_bytes=", config.max_message_bytes, " log_level=", config.log_level,
+                      " drain_timeout=", absl::FormatDuration(config.drain_timeout));
 }
 
 }  // namespace ridge::worker

@@ -17,6 +17,7 @@ struct WorkerConfig {
   std::string device = "auto";             // auto, cpu
   std::string engine = "ridge";            // ridge
   int threads = 0;                         // compute threads, up to 1,024; 0: one a core
+  bool pin_threads = false;                // each compute thread stays on a core of its own
   int64_t kv_cache_bytes = int64_t{1} << 30;      // KV memory; at least one block of 16 tokens
   int max_batch = 64;                             // sequences that run at once; 1 to 4,096
   int step_tokens = 512;                          // most rows of one step; max_batch to 65,536

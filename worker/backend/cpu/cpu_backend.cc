@@ -41,11 +41,11 @@ std::string ProcessorName() {
 std::string NumericsId(const WeightSource& source) {
   const ModelConfig& config = source.config();
   Sha256 hash;
-  hash.Update(absl::StrFormat(
-      "cpu 2 fp16 lanes=%d norm=%d chunk=%d tile=%d slice=%d dot=%d,%d,%d model=%s", kernels::kVirtualLanes,
-      kernels::kNormGroup, kernels::kAttentionChunk, kernels::kAttentionTile, kernels::kVocabularySlice,
-      kernels::DotChunk(config.hidden_size), kernels::DotChunk(config.q_size()),
-      kernels::DotChunk(config.mlp_size), source.Fingerprint()));
+  hash.Update(absl::StrFormat("cpu 2 fp16 lanes=%d norm=%d chunk=%d tile=%d slice=%d dot=%d,%d,%d model=%s",
+                              kernels::kVirtualLanes, kernels::kNormGroup, kernels::kAttentionChunk,
+                              kernels::kAttentionTile, kernels::kVocabularySlice,
+                              kernels::DotChunk(config.hidden_size), kernels::DotChunk(config.q_size()),
+                              kernels::DotChunk(config.mlp_size), source.Fingerprint()));
   return hash.HexDigest().substr(0, 32);
 }
 
@@ -73,15 +73,15 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const WeightSourc
                                                  " is not supported on the CPU, only multiples of 16"));
   }
   const int threads = options.threads > 0 ? options.threads : AvailableCores();
-  auto pool = std::make_unique<kernels::cpu::ThreadPool>(threads);
+  auto pool = std::make_unique<kernels::cpu::ThreadPool>(threads, options.pin_threads);
   absl::StatusOr<PackedWeights> weights = PackedWeights::Load(source, pool.get());
   if (!weights.ok()) return weights.status();
-  return std::unique_ptr<CpuBackend>(new CpuBackend(source, std::move(pool), *std::move(weights)));
+  return std::unique_ptr<CpuBackend>(new CpuBackend(source, options, std::move(pool), *std::move(weights)));
 }
 
-CpuBackend::CpuBackend(const WeightSource& source, std::unique_ptr<kernels::cpu::ThreadPool> pool,
-                       PackedWeights weights)
-    : config_(source.config()), pool_(std::move(pool)), weights_(std::move(weights)) {
+CpuBackend::CpuBackend(const WeightSource& source, const CpuOptions& options,
+                       std::unique_ptr<kernels::cpu::ThreadPool> pool, PackedWeights weights)
+    : config_(source.config()), options_(options), pool_(std::move(pool)), weights_(std::move(weights)) {
   info_.device = absl::StrFormat("cpu: %s (%s, %d threads)", ProcessorName(), kernels::cpu::TargetName(),
                                  pool_->num_threads());
   info_.numerics_id = NumericsId(source);
@@ -143,6 +143,7 @@ absl::StatusOr<StepResult> CpuBackend::Collect(StepTicket ticket) {
 }
 
 void CpuBackend::Compute() {
+  if (options_.pin_threads) kernels::cpu::PinToCore(0);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });

@@ -25,7 +25,8 @@
 namespace ridge::worker {
 
 struct CpuOptions {
-  int threads = 0;  // >= 1, the compute thread included; 0: one a core that this process may use
+  int threads = 0;           // >= 1, the compute thread included; 0: one a core that this process may use
+  bool pin_threads = false;  // each to a core of its own
 };
 
 class CpuBackend : public Backend {
@@ -53,8 +54,8 @@ class CpuBackend : public Backend {
     StepResult result;
   };
 
-  CpuBackend(const WeightSource& source, std::unique_ptr<kernels::cpu::ThreadPool> pool,
-             PackedWeights weights);
+  CpuBackend(const WeightSource& source, const CpuOptions& options,
+             std::unique_ptr<kernels::cpu::ThreadPool> pool, PackedWeights weights);
 
   void Compute();
   void RunStep(const StepPlan& plan, StepResult* result);
@@ -62,6 +63,7 @@ class CpuBackend : public Backend {
   void Sample(absl::Span<const OutputRow> outputs, absl::Span<const float> logits, RowOutput* results);
 
   const ModelConfig config_;
+  const CpuOptions options_;
   BackendInfo info_;
   BackendLimits limits_{};
   std::unique_ptr<kernels::cpu::ThreadPool> pool_;

@@ -44,7 +44,8 @@ void ForwardPass::Run(const StepRows& rows) {
 void ForwardPass::RunThread(const StepRows& rows, int thread) {
   const cpu::Share share = cpu::ShareOf(rows.num_rows(), thread, pool_.num_threads());
   for (int64_t row = share.begin; row < share.end; ++row) {
-    weights_.EmbeddingRow(rows.tokens[static_cast<size_t>(row)], residual_.data() + row * config_.hidden_size);
+    weights_.EmbeddingRow(rows.tokens[static_cast<size_t>(row)],
+                          residual_.data() + row * config_.hidden_size);
   }
   pool_.Barrier();
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
@@ -99,11 +100,12 @@ void ForwardPass::MlpLayer(int32_t layer, int64_t num_rows, int thread) {
 }
 
 const float* ForwardPass::Norm(const std::vector<float>& weight, int64_t num_rows, int thread,
-                               const std::function<const float*(int64_t)>& row_at) {
+                               absl::FunctionRef<const float*(int64_t)> row_at) {
   const int64_t hidden = config_.hidden_size;
   const bool few = num_rows <= kFewRows;
   float* out = few ? state(thread).normed.data() : normed_.data();
-  const cpu::Share share = few ? cpu::Share{0, num_rows} : cpu::ShareOf(num_rows, thread, pool_.num_threads());
+  const cpu::Share share =
+      few ? cpu::Share{0, num_rows} : cpu::ShareOf(num_rows, thread, pool_.num_threads());
   for (int64_t i = share.begin; i < share.end; ++i) {
     cpu::RmsNorm(row_at(i), weight.data(), config_.norm_eps, hidden, out + i * hidden,
                  &state(thread).saturations);

@@ -8,9 +8,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "kernels/cpu/thread_pool.h"
 #include "worker/backend/cpu/kv_pool.h"
@@ -55,7 +55,7 @@ class ForwardPass {
   void MlpLayer(int32_t layer, int64_t num_rows, int thread);
   // The normalised rows that `row_at` gives, [num_rows][hidden]; complete when it returns.
   const float* Norm(const std::vector<float>& weight, int64_t num_rows, int thread,
-                    const std::function<const float*(int64_t)>& row_at);
+                    absl::FunctionRef<const float*(int64_t)> row_at);
   const float* NormResidual(const std::vector<float>& weight, int64_t num_rows, int thread);
   // This thread's share of y = matrix x (+ bias), or y += matrix x. y has rows of matrix.n.
   void Multiply(const PackedMatrix& matrix, const float* x, const std::vector<float>* bias, bool accumulate,

@@ -20,7 +20,8 @@ PagedAttention::PagedAttention(const ModelConfig& config, cpu::ThreadPool* pool,
       group_(config.num_heads / config.num_kv_heads),
       max_split_units_(4 * static_cast<size_t>(pool->num_threads())) {
   const size_t units = static_cast<size_t>(max_rows) * static_cast<size_t>(config.num_kv_heads);
-  const int64_t max_chunks = (config.context_length + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
+  const int64_t max_chunks =
+      (config.context_length + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
   units_.reserve(units);
   items_.reserve(std::max(units, max_split_units_ * static_cast<size_t>(max_chunks)));
   partials_stride_ = max_chunks * group_ * cpu::PartialStride(config.head_dim);
@@ -147,8 +148,8 @@ void PagedAttention::StoreKv(int32_t layer, const PackedLayer& weights, const St
     cpu::RotateHead(cosines, sines, d, key, saturations);
     cpu::RoundRow(d, value, saturations);
     const int64_t token = position % kBlockTokens;
-    Half* block = kv_.data() +
-                  run.slot->blocks[static_cast<size_t>(position / kBlockTokens)] * kv_.block_stride();
+    Half* block =
+        kv_.data() + run.slot->blocks[static_cast<size_t>(position / kBlockTokens)] * kv_.block_stride();
     cpu::ToHalfStrided(key, d, kBlockTokens, block + kv_.KeyOffset(layer, unit.head) + token);
     cpu::ToHalf(value, d, block + kv_.ValueOffset(layer, unit.head) + token * d);
   }

@@ -1,8 +1,8 @@
 // Attention of a step's rows over the paged KV memory, which it owns.
 //
-// Threads: Plan is called once a step by the compute thread; Run by all threads of the pool together, layer by
-// layer. What each thread takes is fixed by Plan and changes no bit. Few decode rows with a long context are
-// shared out by chunks of keys, everything else by rows and KV heads.
+// Threads: Plan is called once a step by the compute thread; Run by all threads of the pool together, layer
+// by layer. What each thread takes is fixed by Plan and changes no bit. Few decode rows with a long context
+// are shared out by chunks of keys, everything else by rows and KV heads.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class PagedAttention {
   // Normalises and rotates q and k of qkv [rows][q | k | v] in place, writes K and V to their blocks, and
   // attends into out [rows][q_size]. Every thread of the pool calls it; `scratch` and `saturations` are its
   // own. The caller's barrier must follow.
-  void Run(int32_t layer, const PackedLayer& weights, const StepRows& rows, int thread, float* qkv, float* out,
-           float* scratch, int64_t* saturations);
+  void Run(int32_t layer, const PackedLayer& weights, const StepRows& rows, int thread, float* qkv,
+           float* out, float* scratch, int64_t* saturations);
 
   // Floats that each thread's scratch has to hold.
   int64_t ScratchSize() const;
@@ -65,13 +65,13 @@ class PagedAttention {
   kernels::cpu::ThreadPool& pool_;
   const KvPool kv_;
   const kernels::RopeTable rope_;
-  const int32_t group_;         // query heads of a KV head
+  const int32_t group_;           // query heads of a KV head
   const size_t max_split_units_;  // more units than these are shared out whole
 
   std::vector<Unit> units_;
   std::vector<Item> items_;
   int64_t cost_ = 0;
-  bool split_ = false;         // items are chunks
+  bool split_ = false;          // items are chunks
   bool rows_share_kv_ = false;  // some rows attend to what another unit stores
 
   int64_t partials_stride_ = 0;        // of a unit
