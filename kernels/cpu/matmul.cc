@@ -212,6 +212,12 @@ int64_t MatmulScratch(int64_t k) {
   return (DotChunk(k) + BlockRows(k)) * kPanelWidth + kLineFloats;
 }
 
+void PrefetchPanels(const Half* w, int64_t k, int64_t panel_begin) {
+  constexpr int64_t kLines = 64;
+  const Half* from = w + panel_begin * k * kPanelWidth;
+  for (int64_t line = 0; line < kLines; ++line) hwy::Prefetch(from + line * kPanelWidth);
+}
+
 void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, float* scratch) {
   HWY_DYNAMIC_DISPATCH(MatmulTarget)(args, panel_begin, panel_end, scratch);
 }

@@ -48,4 +48,8 @@ struct MatmulArgs {
 // with its own `scratch` of MatmulScratch(k) floats.
 void Matmul(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, float* scratch);
 
+// Asks for the first lines of the panels from panel_begin on, which a call of Matmul will read: memory stays at
+// work while threads wait for each other.
+void PrefetchPanels(const Half* w, int64_t k, int64_t panel_begin);
+
 }  // namespace ridge::kernels::cpu

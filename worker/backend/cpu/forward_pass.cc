@@ -61,7 +61,7 @@ absl::Span<const float> ForwardPass::Logits(absl::Span<const OutputRow> outputs)
     const float* x = Norm(weights_.final_norm(), count, thread, [&](int64_t i) {
       return residual_.data() + outputs[static_cast<size_t>(i)].row * int64_t{config_.hidden_size};
     });
-    Multiply(weights_.output(), x, nullptr, false, count, logits_.data(), thread);
+    Multiply(weights_.output(), x, nullptr, false, count, logits_.data(), thread, nullptr);
   });
   return absl::MakeConstSpan(logits_.data(), static_cast<size_t>(count * config_.vocab_size));
 }
@@ -70,13 +70,13 @@ void ForwardPass::AttentionLayer(int32_t layer, const StepRows& rows, int thread
   const PackedLayer& weights = weights_.layers()[static_cast<size_t>(layer)];
   const std::vector<float>* bias = weights.qkv_bias.empty() ? nullptr : &weights.qkv_bias;
   const float* x = NormResidual(weights.attention_norm, rows.num_rows(), thread);
-  Multiply(weights.qkv, x, bias, false, rows.num_rows(), qkv_.data(), thread);
+  Multiply(weights.qkv, x, bias, false, rows.num_rows(), qkv_.data(), thread, &weights.attention_output);
   pool_.Barrier();
   attention_.Run(layer, weights, rows, thread, qkv_.data(), attended_.data(), state(thread).scratch.data(),
                  &state(thread).saturations);
   pool_.Barrier();
   Multiply(weights.attention_output, attended_.data(), nullptr, true, rows.num_rows(), residual_.data(),
-           thread);
+           thread, &weights.gate);
   pool_.Barrier();
 }
 
@@ -84,8 +84,8 @@ void ForwardPass::MlpLayer(int32_t layer, int64_t num_rows, int thread) {
   const PackedLayer& weights = weights_.layers()[static_cast<size_t>(layer)];
   const int64_t mlp = config_.mlp_size;
   const float* x = NormResidual(weights.mlp_norm, num_rows, thread);
-  Multiply(weights.gate, x, nullptr, false, num_rows, gate_.data(), thread);
-  Multiply(weights.up, x, nullptr, false, num_rows, up_.data(), thread);
+  Multiply(weights.gate, x, nullptr, false, num_rows, gate_.data(), thread, nullptr);
+  Multiply(weights.up, x, nullptr, false, num_rows, up_.data(), thread, &weights.down);
   // A thread has the same columns of gate and up, so that it can combine them without waiting for the others.
   const cpu::Share panels = cpu::ShareOf(cpu::NumPanels(mlp), thread, pool_.num_threads());
   const int64_t begin = panels.begin * kernels::kPanelWidth;
@@ -95,7 +95,9 @@ void ForwardPass::MlpLayer(int32_t layer, int64_t num_rows, int thread) {
     cpu::SwiGlu(gate, up_.data() + row * mlp + begin, end - begin, gate, &state(thread).saturations);
   }
   pool_.Barrier();
-  Multiply(weights.down, gate_.data(), nullptr, true, num_rows, residual_.data(), thread);
+  Multiply(weights.down, gate_.data(), nullptr, true, num_rows, residual_.data(), thread,
+           layer + 1 < config_.num_layers ? &weights_.layers()[static_cast<size_t>(layer) + 1].qkv
+                                          : &weights_.output());
   pool_.Barrier();
 }
 
@@ -120,12 +122,16 @@ const float* ForwardPass::NormResidual(const std::vector<float>& weight, int64_t
 }
 
 void ForwardPass::Multiply(const PackedMatrix& matrix, const float* x, const std::vector<float>* bias,
-                           bool accumulate, int64_t num_rows, float* y, int thread) {
+                           bool accumulate, int64_t num_rows, float* y, int thread,
+                           const PackedMatrix* next) {
   const cpu::MatmulArgs args{x,         matrix.panels, y,        num_rows,
                              matrix.n,  matrix.k,      matrix.n, bias == nullptr ? nullptr : bias->data(),
                              accumulate};
   const cpu::Share panels = cpu::ShareOf(cpu::NumPanels(matrix.n), thread, pool_.num_threads());
   cpu::Matmul(args, panels.begin, panels.end, state(thread).scratch.data());
+  if (next == nullptr) return;
+  const cpu::Share next_panels = cpu::ShareOf(cpu::NumPanels(next->n), thread, pool_.num_threads());
+  cpu::PrefetchPanels(next->panels, next->k, next_panels.begin);
 }
 
 int64_t ForwardPass::saturations() const {
