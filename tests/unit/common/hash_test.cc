@@ -6,6 +6,8 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+
 namespace ridge {
 namespace {
 
@@ -31,19 +33,25 @@ TEST(Sha256Test, PiecesHashLikeTheWhole) {
   EXPECT_EQ(hash.HexDigest(), Sha256Hex("abc"));
 }
 
-// Expected values from Python's hashlib, by the definition in the header.
-TEST(TreeSha256Test, HashesTheDigestsOfPiecesOf16MiB) {
-  EXPECT_EQ(TreeSha256Hex({}), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(TreeSha256Hex({"abc", 3}), "4f8b42c22dd3729b519ba6f68d2da7cc5b2d606d05daed5ad5128cc03e6c6358");
-  const std::string piece(size_t{16} << 20, 'a');
-  EXPECT_EQ(TreeSha256Hex({piece.data(), piece.size()}),
-            "63074e823f2f15d16824c388c803fb870fe7130df003f1b31fad76d0b3237644");
+// Expected values from `openssl mac -cipher AES-128-GCM -macopt hexiv:0... -macopt hexkey:0... GMAC`.
+TEST(FastDigestTest, IsGmacWithAKeyOfZeros) {
+  const auto hex = [](absl::string_view data) {
+    return absl::BytesToHexString(FastDigest(absl::MakeConstSpan(data.data(), data.size())));
+  };
+  EXPECT_EQ(hex(""), "58e2fccefa7e3061367f1d57a4e7455a");
+  EXPECT_EQ(hex("abc"), "258281014dcf7bc2eac3be27cc039fb4");
+  EXPECT_EQ(hex(std::string(1000000, 'a')), "999f6e8e8f908ca9f6d49a03686c4b8e");
 }
 
-TEST(TreeSha256Test, KeepsTheOrderOfPieces) {
-  std::vector<char> data((size_t{32} << 20) + 5, 0);
-  for (size_t i = 0; i < data.size(); i += 4096) data[i] = static_cast<char>((i / 4096) % 251);
-  EXPECT_EQ(TreeSha256Hex(data), "2fc19c6f5320064faafb8a22a6178efdabaf60e84258182f411fe62929fd8ebb");
+TEST(FastDigestTest, EveryByteCountsAndSoDoesTheLength) {
+  std::string data(100, '\0');
+  std::set<std::string> digests = {FastDigest({data.data(), 100}), FastDigest({data.data(), 99})};
+  for (char& byte : data) {
+    byte = 1;
+    digests.insert(FastDigest({data.data(), 100}));
+    byte = 0;
+  }
+  EXPECT_EQ(digests.size(), 102u);
 }
 
 TEST(RandomTest, IdsAre32HexDigitsAndDiffer) {
