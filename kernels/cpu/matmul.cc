@@ -199,15 +199,6 @@ namespace ridge::kernels::cpu {
 
 HWY_EXPORT(MatmulTarget);
 
-void PackRows(const Half* rows, int64_t row_begin, int64_t row_count, int64_t k, Half* packed) {
-  for (int64_t row = 0; row < row_count; ++row) {
-    const int64_t n = row_begin + row;
-    Half* to = packed + (n / kPanelWidth) * k * kPanelWidth + n % kPanelWidth;
-    const Half* from = rows + row * k;
-    for (int64_t i = 0; i < k; ++i) to[i * kPanelWidth] = from[i];
-  }
-}
-
 int64_t MatmulScratch(int64_t k) {
   return (DotChunk(k) + BlockRows(k)) * kPanelWidth + kLineFloats;
 }
