@@ -210,78 +210,97 @@ absl::Status GgufFile::ParseMetadata(Reader& reader, uint64_t count) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint64_t> GgufFile::Alignment() const {
+  if (!Has("general.alignment")) return kDefaultAlignment;
+  absl::StatusOr<int64_t> given = GetInt("general.alignment");
+  if (!given.ok()) return given.status();
+  const uint64_t alignment = static_cast<uint64_t>(*given);
+  if (alignment == 0 || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0) {
+    return KeyError("general.alignment",
+                    absl::StrCat(*given, " is not a power of two up to ", kMaxAlignment));
+  }
+  return alignment;
+}
+
 absl::Status GgufFile::ParseTensors(Reader& reader, uint64_t count) {
-  uint64_t alignment = kDefaultAlignment;
-  if (Has("general.alignment")) {
-    absl::StatusOr<int64_t> given = GetInt("general.alignment");
-    if (!given.ok()) return given.status();
-    alignment = static_cast<uint64_t>(*given);
-    if (alignment == 0 || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0) {
-      return KeyError("general.alignment",
-                      absl::StrCat(*given, " is not a power of two up to ", kMaxAlignment));
-    }
-  }
-  std::vector<uint64_t> offsets;
+  absl::StatusOr<uint64_t> alignment = Alignment();
+  if (!alignment.ok()) return alignment.status();
+  absl::flat_hash_map<std::string, uint64_t> offsets;
   for (uint64_t i = 0; i < count; ++i) {
-    GgufTensor tensor{};
-    uint32_t dimensions, type;
+    std::string name;
+    StoredTensor tensor{};
     uint64_t offset;
-    if (!reader.ReadString(&tensor.name))
-      return Error(absl::StrFormat("truncated in tensor %u of %u", i + 1, count));
-    const auto error = [&](absl::string_view what) {
-      return Error(absl::StrCat("tensor ", Printable(tensor.name), ": ", what));
-    };
-    if (tensor.name.empty() || tensor.name.size() > kMaxNameBytes)
-      return error("a name of no or too many bytes");
-    if (!reader.Read(&dimensions)) return error("truncated");
-    if (dimensions < 1 || dimensions > kMaxDimensions)
-      return error(absl::StrFormat("%u dimensions", dimensions));
-    uint64_t sizes[kMaxDimensions] = {1, 1, 1, 1};
-    uint64_t elements = 1;
-    for (uint32_t d = 0; d < dimensions; ++d) {
-      if (!reader.Read(&sizes[d])) return error("truncated");
-      // No element takes less than a quarter of a byte: more than this cannot be in the file.
-      if (sizes[d] == 0 || sizes[d] > 4 * bytes().size() / elements) {
-        return error(absl::StrFormat("dimension %u of %u is more than the file holds, or 0", d, sizes[d]));
-      }
-      elements *= sizes[d];
-    }
-    tensor.cols = static_cast<int64_t>(sizes[0]);
-    tensor.rows = static_cast<int64_t>(elements / sizes[0]);
-    if (!reader.Read(&type) || !reader.Read(&offset)) return error("truncated");
-    tensor.type = FindGgmlType(type);
-    if (tensor.type == nullptr) return error(absl::StrFormat("data type %u is not supported", type));
-    if (!tensor_index_.emplace(tensor.name, i).second) return error("given twice");
-    tensors_.push_back(tensor);
-    offsets.push_back(offset);
+    absl::Status status = ParseTensor(reader, &name, &tensor, &offset);
+    if (!status.ok()) return status;
+    if (!tensors_.emplace(name, tensor).second)
+      return Error(absl::StrCat("tensor ", Printable(name), ": given twice"));
+    offsets.emplace(std::move(name), offset);
   }
-  const uint64_t data_begin = (reader.offset() + alignment - 1) / alignment * alignment;
-  for (uint64_t i = 0; i < count; ++i) {
-    if (absl::Status s = ResolveTensor(tensors_[i], offsets[i], data_begin, alignment); !s.ok()) return s;
+  // Where the data begin is known only now.
+  header_bytes_ = reader.offset();
+  for (auto& [name, tensor] : tensors_) {
+    absl::Status status = ResolveTensor(name, offsets.at(name), *alignment, &tensor);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status GgufFile::ResolveTensor(GgufTensor& tensor, uint64_t offset, uint64_t data_begin,
-                                     uint64_t alignment) const {
+absl::Status GgufFile::ParseTensor(Reader& reader, std::string* name, StoredTensor* tensor,
+                                   uint64_t* offset) const {
+  absl::string_view stored_name;
+  uint32_t dimensions, type;
+  if (!reader.ReadString(&stored_name)) return Error("truncated in the tensors' directory");
   const auto error = [&](absl::string_view what) {
-    return Error(absl::StrCat("tensor ", Printable(tensor.name), ": ", what));
+    return Error(absl::StrCat("tensor ", Printable(stored_name), ": ", what));
   };
-  if (tensor.cols % tensor.type->block_elements != 0) {
-    return error(
-        absl::StrFormat("rows of %d elements are not whole %s blocks", tensor.cols, tensor.type->name));
+  if (stored_name.empty() || stored_name.size() > kMaxNameBytes)
+    return error("a name of no or too many bytes");
+  *name = std::string(stored_name);
+  if (!reader.Read(&dimensions)) return error("truncated");
+  if (dimensions < 1 || dimensions > kMaxDimensions)
+    return error(absl::StrFormat("%u dimensions", dimensions));
+  uint64_t elements = 1;
+  for (uint32_t d = 0; d < dimensions; ++d) {
+    uint64_t size;
+    if (!reader.Read(&size)) return error("truncated");
+    // No element takes less than a quarter of a byte: more than this cannot be in the file.
+    if (size == 0 || size > 4 * bytes().size() / elements) {
+      return error(absl::StrFormat("dimension %u of %u is more than the file holds, or 0", d, size));
+    }
+    elements *= size;
+    if (d == 0) tensor->cols = static_cast<int64_t>(size);
   }
-  if (offset % alignment != 0)
-    return error(absl::StrFormat("offset %u is not aligned to %u", offset, alignment));
+  tensor->rows = static_cast<int64_t>(elements) / tensor->cols;
+  if (!reader.Read(&type) || !reader.Read(offset)) return error("truncated");
+  tensor->file = &file_;
+  tensor->type = FindGgmlType(type);
+  if (tensor->type == nullptr) {
+    return absl::UnimplementedError(absl::StrFormat("%s: tensor %s: data type %u is not supported, only %s",
+                                                    path(), Printable(stored_name), type, GgmlTypeNames()));
+  }
+  if (tensor->cols % tensor->type->block_elements != 0) {
+    return error(
+        absl::StrFormat("rows of %d elements are not whole %s blocks", tensor->cols, tensor->type->name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GgufFile::ResolveTensor(const std::string& name, uint64_t offset, uint64_t alignment,
+                                     StoredTensor* tensor) const {
+  if (offset % alignment != 0) {
+    return Error(
+        absl::StrFormat("tensor %s: offset %u is not aligned to %u", Printable(name), offset, alignment));
+  }
   // rows * cols was bounded by four times the file's size, so that the product cannot overflow.
-  const uint64_t size = static_cast<uint64_t>(tensor.rows) * static_cast<uint64_t>(tensor.row_bytes());
+  const uint64_t size = static_cast<uint64_t>(tensor->rows) * static_cast<uint64_t>(tensor->row_bytes());
   const uint64_t file_size = bytes().size();
+  const uint64_t data_begin = (header_bytes_ + alignment - 1) / alignment * alignment;
   if (data_begin > file_size || offset > file_size - data_begin || size > file_size - data_begin - offset) {
     return absl::DataLossError(
         absl::StrFormat("%s: tensor %s: its %u bytes at offset %u end after the file's %u: truncated?",
-                        path(), Printable(tensor.name), size, offset, file_size));
+                        path(), Printable(name), size, offset, file_size));
   }
-  tensor.data = bytes().subspan(data_begin + offset, size);
+  tensor->data = bytes().subspan(data_begin + offset, size);
   return absl::OkStatus();
 }
 
@@ -358,11 +377,6 @@ absl::StatusOr<std::vector<absl::string_view>> GgufFile::GetStringArray(absl::st
     at += sizeof(uint64_t) + text.size();
   }
   return result;
-}
-
-const GgufTensor* GgufFile::FindTensor(absl::string_view name) const {
-  const auto it = tensor_index_.find(name);
-  return it == tensor_index_.end() ? nullptr : &tensors_[it->second];
 }
 
 }  // namespace ridge::worker

@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "worker/model/gguf_dequant.h"
 #include "worker/model/mapped_file.h"
+#include "worker/model/stored_tensor.h"
 
 namespace ridge::worker {
 
@@ -38,22 +38,14 @@ enum class GgufType : uint32_t {
   kFloat64 = 12,
 };
 
-struct GgufTensor {
-  absl::string_view name;
-  int64_t rows;  // the product of all dimensions but the fastest one
-  int64_t cols;  // the fastest dimension
-  const GgmlType* type;
-  absl::Span<const char> data;  // exactly rows * cols elements
-
-  int64_t row_bytes() const { return cols / type->block_elements * type->block_bytes; }
-};
-
 class GgufFile {
  public:
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   absl::Span<const char> bytes() const { return file_.bytes(); }
+  // The bytes before the tensors' data: version, metadata and directory.
+  absl::Span<const char> header() const { return bytes().subspan(0, header_bytes_); }
 
   bool Has(absl::string_view key) const { return values_.contains(key); }
 
@@ -67,10 +59,7 @@ class GgufFile {
   absl::StatusOr<std::vector<double>> GetFloatArray(absl::string_view key) const;
   absl::StatusOr<std::vector<absl::string_view>> GetStringArray(absl::string_view key) const;
 
-  // In the order of the file.
-  const std::vector<GgufTensor>& tensors() const { return tensors_; }
-  // nullptr where there is none.
-  const GgufTensor* FindTensor(absl::string_view name) const;
+  const TensorMap& tensors() const { return tensors_; }
 
  private:
   class Reader;
@@ -88,16 +77,19 @@ class GgufFile {
   absl::Status Parse();
   absl::Status ParseMetadata(Reader& reader, uint64_t count);
   absl::Status ParseTensors(Reader& reader, uint64_t count);
-  absl::Status ResolveTensor(GgufTensor& tensor, uint64_t offset, uint64_t data_begin,
-                             uint64_t alignment) const;
+  absl::StatusOr<uint64_t> Alignment() const;
+  // Reads one entry of the directory: the tensor without its data, and its offset.
+  absl::Status ParseTensor(Reader& reader, std::string* name, StoredTensor* tensor, uint64_t* offset) const;
+  absl::Status ResolveTensor(const std::string& name, uint64_t offset, uint64_t alignment,
+                             StoredTensor* tensor) const;
   absl::StatusOr<Value> Find(absl::string_view key, bool is_array) const;
   absl::Status Error(absl::string_view what) const;
   absl::Status KeyError(absl::string_view key, absl::string_view what) const;
 
   MappedFile file_;
   absl::flat_hash_map<absl::string_view, Value> values_;
-  std::vector<GgufTensor> tensors_;
-  absl::flat_hash_map<absl::string_view, size_t> tensor_index_;
+  TensorMap tensors_;
+  uint64_t header_bytes_ = 0;
 };
 
 }  // namespace ridge::worker

@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/model/family.h"
 
 namespace ridge::worker {
 namespace {
@@ -45,21 +46,24 @@ class KeyReader {
   }
   float FloatOr(absl::string_view name, float fallback) { return Has(name) ? Float(name) : fallback; }
 
+  void FailUnsupported(absl::string_view name, absl::string_view what) {
+    status_.Update(
+        absl::UnimplementedError(absl::StrCat(file_.path(), ": metadata ", Key(name), ": ", what)));
+  }
+
  private:
   const GgufFile& file_;
   const std::string prefix_;
   absl::Status status_;
 };
 
-absl::StatusOr<Architecture> ReadArchitecture(const GgufFile& file) {
+absl::StatusOr<const ModelFamily*> ReadFamily(const GgufFile& file) {
   absl::StatusOr<absl::string_view> name = file.GetString("general.architecture");
   if (!name.ok()) return name.status();
-  if (*name == "llama") return Architecture::kLlama;
-  if (*name == "qwen2") return Architecture::kQwen2;
-  if (*name == "qwen3") return Architecture::kQwen3;
-  return absl::UnimplementedError(absl::StrFormat(
-      "%s: metadata general.architecture: \"%s\" is not supported, only llama, qwen2 and qwen3", file.path(),
-      absl::CHexEscape(name->substr(0, 40))));
+  if (const ModelFamily* family = FindFamily(*name); family != nullptr) return family;
+  return absl::UnimplementedError(
+      absl::StrFormat("%s: metadata general.architecture: \"%s\" is not supported, only %s", file.path(),
+                      absl::CHexEscape(name->substr(0, 40)), FamilyNames()));
 }
 
 // A file made without a name carries its own.
@@ -92,9 +96,9 @@ absl::Status ReadRopeScaling(const GgufFile& file, KeyReader& keys, ModelConfig&
   if (!keys.status().ok()) return keys.status();
   if (type == "linear" && factor != 1.0f && factor != 0.0f) config.rope_divisors.assign(half, factor);
 
-  const GgufTensor* factors = file.FindTensor(kRopeFactorsTensor);
+  const StoredTensor* factors = FindTensor(file.tensors(), kRopeFactorsTensor);
   if (factors == nullptr) return absl::OkStatus();
-  if (factors->type->id != kGgmlF32 || factors->rows != 1 || factors->cols != static_cast<int64_t>(half)) {
+  if (factors->type != &kF32 || factors->rows != 1 || factors->cols != static_cast<int64_t>(half)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: tensor %s: not %d numbers of type F32", file.path(), kRopeFactorsTensor, half));
   }
@@ -109,6 +113,21 @@ absl::Status ReadRopeScaling(const GgufFile& file, KeyReader& keys, ModelConfig&
     config.rope_divisors[i] *= values[i];
   }
   return absl::OkStatus();
+}
+
+// Keys of relatives of the families, whose computation differs.
+void RefuseWhatIsNotBuilt(KeyReader& keys, const ModelConfig& config) {
+  if (keys.IntOr("expert_count", 0) != 0) keys.FailUnsupported("expert_count", "experts are not supported");
+  if (keys.IntOr("attention.value_length", config.head_dim) != config.head_dim) {
+    keys.FailUnsupported("attention.value_length", "values of another length than keys are not supported");
+  }
+  if (keys.IntOr("rope.dimension_count", config.head_dim) != config.head_dim) {
+    keys.FailUnsupported("rope.dimension_count", "rotary positions of a part of a head are not supported");
+  }
+  const int32_t window = keys.IntOr("attention.sliding_window", 0);
+  if (window != 0 && window < config.context_length) {
+    keys.FailUnsupported("attention.sliding_window", "not supported for contexts longer than the window");
+  }
 }
 
 // Token ids that end a sequence, in the order of the file, each once.
@@ -138,18 +157,26 @@ absl::Status ReadSpecialTokens(const GgufFile& file, ModelConfig& config) {
 }  // namespace
 
 absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
-  absl::StatusOr<Architecture> architecture = ReadArchitecture(file);
-  if (!architecture.ok()) return architecture.status();
-  const GgufTensor* embedding = file.FindTensor("token_embd.weight");
+  absl::StatusOr<const ModelFamily*> family = ReadFamily(file);
+  if (!family.ok()) return family.status();
+  if (file.Has("split.count")) {
+    absl::StatusOr<int64_t> count = file.GetInt("split.count");
+    if (!count.ok()) return count.status();
+    if (*count > 1) {
+      return absl::UnimplementedError(absl::StrCat(file.path(), ": metadata split.count: a model in ", *count,
+                                                   " files is not supported"));
+    }
+  }
+  const StoredTensor* embedding = FindTensor(file.tensors(), "token_embd.weight");
   if (embedding == nullptr)
     return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor token_embd.weight: missing"));
   if (embedding->rows > INT32_MAX)
     return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor token_embd.weight: too large"));
 
-  KeyReader keys(file, ArchitectureName(*architecture));
+  KeyReader keys(file, (*family)->name);
   ModelConfig config;
   config.name = NameOf(file);
-  config.architecture = *architecture;
+  config.architecture = (*family)->name;
   config.num_layers = keys.Int("block_count");
   config.hidden_size = keys.Int("embedding_length");
   config.num_heads = keys.Int("attention.head_count");
@@ -160,19 +187,11 @@ absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
   config.context_length = keys.Int("context_length");
   config.norm_eps = keys.Float("attention.layer_norm_rms_epsilon");
   config.rope_theta = keys.FloatOr("rope.freq_base", 10000.0f);
-  config.qkv_bias = file.FindTensor("blk.0.attn_q.bias") != nullptr;
-  config.qk_norm = *architecture == Architecture::kQwen3;
-  config.tied_embedding = file.FindTensor("output.weight") == nullptr;
-  const int32_t value_length = keys.IntOr("attention.value_length", config.head_dim);
-  const int32_t rope_dimensions = keys.IntOr("rope.dimension_count", config.head_dim);
-  const int32_t experts = keys.IntOr("expert_count", 0);
+  config.qkv_bias = FindTensor(file.tensors(), "blk.0.attn_q.bias") != nullptr;
+  config.qk_norm = (*family)->qk_norm;
+  config.tied_embedding = FindTensor(file.tensors(), "output.weight") == nullptr;
+  RefuseWhatIsNotBuilt(keys, config);
   if (!keys.status().ok()) return keys.status();
-
-  if (value_length != config.head_dim || rope_dimensions != config.head_dim || experts != 0) {
-    return absl::UnimplementedError(absl::StrCat(
-        file.path(), ": metadata ", keys.Key("*"),
-        ": experts, partial rotary embeddings and values of another length than keys are not supported"));
-  }
   if (absl::Status status = ReadSpecialTokens(file, config); !status.ok()) return status;
   // The frequencies' number is bounded first.
   if (absl::Status status = ValidateConfig(config, file.path()); !status.ok()) return status;

@@ -1,151 +1,65 @@
 #include "worker/model/hf_config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/rope_table.h"
-#include "nlohmann/json.hpp"
+#include "worker/model/family.h"
+#include "worker/model/json_keys.h"
 
 namespace ridge::worker {
 namespace {
 
 using nlohmann::json;
 
-absl::StatusOr<json> ParseObject(absl::string_view text, const std::string& path) {
-  // Published files have a few KiB; the bound keeps the parsed form of a hostile one small.
-  constexpr size_t kMaxBytes = 1 << 20;
-  if (text.size() > kMaxBytes) return absl::InvalidArgumentError(absl::StrCat(path, ": larger than 1 MiB"));
-  json value = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
-  return value;
+std::string Quoted(absl::string_view value) {
+  return absl::StrCat("\"", absl::CHexEscape(value.substr(0, 60)), "\"");
 }
 
-// Reads keys into fields; the first error stays. A key that is null counts as missing.
-class KeyReader {
- public:
-  KeyReader(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
-
-  const std::string& path() const { return path_; }
-  const absl::Status& status() const { return status_; }
-  void Update(const absl::Status& status) { status_.Update(status); }
-
-  const json* Find(const char* key) const {
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  int32_t Int(const char* key) {
-    if (Find(key) == nullptr) Fail(key, "missing");
-    return IntOr(key, 0);
-  }
-  int32_t IntOr(const char* key, int32_t fallback) {
-    const json* value = Find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_number_integer() || *value < 0 || *value > INT32_MAX) {
-      Fail(key, "not an integer in [0, 2^31)");
-      return fallback;
-    }
-    return value->get<int32_t>();
-  }
-
-  float FloatOr(const char* key, float fallback) {
-    const json* value = Find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_number()) {
-      Fail(key, "not a number");
-      return fallback;
-    }
-    return static_cast<float>(value->get<double>());
-  }
-
-  double Positive(const char* key) {
-    const json* value = Find(key);
-    const double number = value != nullptr && value->is_number() ? value->get<double>() : 0.0;
-    if (std::isfinite(number) && number > 0.0) return number;
-    Fail(key, value == nullptr ? "missing" : "not a positive number");
-    return 1.0;
-  }
-
-  std::string StringOr(const char* key, const char* fallback) {
-    const json* value = Find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_string()) {
-      Fail(key, "not a string");
-      return fallback;
-    }
-    return value->get<std::string>();
-  }
-
-  bool BoolOr(const char* key, bool fallback) {
-    const json* value = Find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) {
-      Fail(key, "not true or false");
-      return fallback;
-    }
-    return value->get<bool>();
-  }
-
-  // Token ids: a number or a list of numbers.
-  std::vector<int32_t> Ids(const char* key) {
-    const json* value = Find(key);
-    if (value == nullptr) return {};
-    std::vector<int32_t> ids;
-    for (const json& id : value->is_array() ? *value : json::array({*value})) {
-      if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
-        Fail(key, "not a token id or a list of them");
-        return {};
-      }
-      ids.push_back(id.get<int32_t>());
-    }
-    return ids;
-  }
-
-  void Fail(const char* key, absl::string_view what) {
-    status_.Update(absl::InvalidArgumentError(absl::StrCat(path_, ": ", key, ": ", what)));
-  }
-  void FailUnsupported(const char* key, absl::string_view what) {
-    status_.Update(absl::UnimplementedError(absl::StrCat(path_, ": ", key, ": ", what)));
-  }
-
- private:
-  const json& object_;
-  const std::string path_;
-  absl::Status status_;
-};
-
-absl::StatusOr<Architecture> ReadArchitecture(KeyReader& keys) {
+// By architectures, or by model_type where that is missing; both have to name the same family.
+const ModelFamily* ReadFamily(JsonKeys& keys) {
+  const std::string type = keys.StringOr("model_type", "");
   const json* names = keys.Find("architectures");
+  if (names == nullptr && !type.empty()) {
+    const ModelFamily* family = FindFamily(type);
+    if (family == nullptr) {
+      keys.FailUnsupported("model_type",
+                           absl::StrCat(Quoted(type), " is not supported, only ", FamilyNames()));
+    }
+    return family;
+  }
   if (names == nullptr || !names->is_array() || names->size() != 1 || !names->front().is_string()) {
     keys.Fail("architectures", "a list of one name is needed");
-    return keys.status();
+    return nullptr;
   }
   const std::string name = names->front().get<std::string>();
-  if (name == "LlamaForCausalLM") return Architecture::kLlama;
-  if (name == "Qwen2ForCausalLM") return Architecture::kQwen2;
-  if (name == "Qwen3ForCausalLM") return Architecture::kQwen3;
-  keys.FailUnsupported(
-      "architectures",
-      absl::StrCat(absl::CHexEscape(name.substr(0, 60)),
-                   " is not supported, only LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM"));
-  return keys.status();
+  std::string known;
+  for (const ModelFamily* family : ModelFamilies()) {
+    if (name != family->hf_architecture) {
+      absl::StrAppend(&known, known.empty() ? "" : ", ", family->hf_architecture);
+      continue;
+    }
+    if (type.empty() || type == family->name) return family;
+    keys.FailUnsupported("model_type", absl::StrCat(Quoted(type), " is not that of ", name));
+    return nullptr;
+  }
+  keys.FailUnsupported("architectures", absl::StrCat(Quoted(name), " is not supported, only ", known));
+  return nullptr;
 }
 
-// Scaled positions: what divides each frequency.
-void ReadRopeScaling(KeyReader& rope, ModelConfig& config) {
-  const char* type_key = rope.Find("rope_type") != nullptr ? "rope_type" : "type";
+// What divides the rotary frequencies.
+void ReadRopeScaling(JsonKeys& rope, ModelConfig& config) {
+  const char* type_key = rope.Has("rope_type") ? "rope_type" : "type";
   const std::string type = rope.StringOr(type_key, "default");
   if (rope.FloatOr("partial_rotary_factor", 1.0f) != 1.0f) {
     rope.FailUnsupported("partial_rotary_factor", "only 1 is supported");
   }
   if (type == "default") return;
   if (type != "linear" && type != "llama3") {
-    return rope.FailUnsupported(type_key,
-                                absl::StrCat("\"", absl::CHexEscape(type.substr(0, 40)),
-                                             "\" is not supported, only default, linear and llama3"));
+    return rope.FailUnsupported(
+        type_key, absl::StrCat(Quoted(type), " is not supported, only default, linear and llama3"));
   }
   const double factor = rope.Positive("factor");
   if (type == "linear") {
@@ -166,31 +80,63 @@ void ReadRopeScaling(KeyReader& rope, ModelConfig& config) {
 
 // The base of the rotary frequencies and what scales them, from the top level (rope_theta, rope_scaling) or
 // from rope_parameters.
-void ReadRope(KeyReader& keys, ModelConfig& config) {
+void ReadRope(JsonKeys& keys, ModelConfig& config) {
   config.rope_theta = keys.FloatOr("rope_theta", 10000.0f);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* nested = keys.Find(key);
     if (nested == nullptr) continue;
     if (!nested->is_object()) return keys.Fail(key, "not an object");
-    KeyReader rope(*nested, absl::StrCat(keys.path(), ": ", key));
+    JsonKeys rope(*nested, absl::StrCat(keys.origin(), ": ", key));
+    for (const auto& [name, value] : nested->items()) {
+      if (value.is_object()) rope.FailUnsupported(key, "one for each kind of layer is not supported");
+    }
     config.rope_theta = rope.FloatOr("rope_theta", config.rope_theta);
     ReadRopeScaling(rope, config);
     keys.Update(rope.status());
   }
 }
 
-void RefuseWhatIsNotBuilt(KeyReader& keys, Architecture architecture) {
-  const json* activation = keys.Find("hidden_act");
-  if (activation != nullptr && *activation != "silu")
-    keys.FailUnsupported("hidden_act", "only silu is supported");
-  if (keys.BoolOr("mlp_bias", false)) keys.FailUnsupported("mlp_bias", "not supported");
-  if (architecture != Architecture::kQwen2 && keys.BoolOr("attention_bias", false)) {
-    keys.FailUnsupported("attention_bias",
-                         absl::StrCat("not supported for ", ArchitectureName(architecture)));
+// Layers whose attention sees only the last tokens: an error where the context is longer than what they see.
+void RefuseShortAttention(JsonKeys& keys, const ModelConfig& config) {
+  const bool has_window = keys.BoolOr("use_sliding_window", false);
+  const bool window_matters = keys.IntOr("sliding_window", 4096) < config.context_length;
+  if (const json* types = keys.Find("layer_types"); types != nullptr) {
+    if (!types->is_array()) return keys.Fail("layer_types", "not a list");
+    for (const json& type : *types) {
+      if (type == "full_attention" || (type == "sliding_attention" && has_window && !window_matters))
+        continue;
+      return keys.FailUnsupported("layer_types", "only full_attention is supported");
+    }
+    return;
   }
-  if (keys.BoolOr("use_sliding_window", false)) keys.FailUnsupported("use_sliding_window", "not supported");
-  if (keys.Find("quantization_config") != nullptr)
-    keys.FailUnsupported("quantization_config", "not supported");
+  if (has_window && window_matters && keys.IntOr("max_window_layers", 28) < config.num_layers) {
+    keys.FailUnsupported("use_sliding_window", "not supported for contexts longer than the window");
+  }
+}
+
+// Keys of relatives of the families, whose computation differs.
+void RefuseWhatIsNotBuilt(JsonKeys& keys, const ModelFamily& family, const ModelConfig& config) {
+  for (const char* key :
+       {"quantization_config", "compression_config", "attn_logit_softcapping", "final_logit_softcapping",
+        "num_experts", "num_local_experts", "n_routed_experts"}) {
+    const json* value = keys.Find(key);
+    if (value != nullptr && *value != 0) keys.FailUnsupported(key, "not supported");
+  }
+  for (const char* key : {"hidden_act", "hidden_activation"}) {
+    const std::string activation = keys.StringOr(key, "silu");
+    if (activation != "silu" && activation != "swish") {
+      keys.FailUnsupported(key, absl::StrCat(Quoted(activation), ": only silu is supported"));
+    }
+  }
+  if (keys.FloatOr("partial_rotary_factor", 1.0f) != 1.0f) {
+    keys.FailUnsupported("partial_rotary_factor", "only 1 is supported");
+  }
+  if (keys.BoolOr("mlp_bias", false)) keys.FailUnsupported("mlp_bias", "not supported");
+  // It puts a bias on the output projection too. Qwen2's biases are not its doing.
+  if (keys.BoolOr("attention_bias", false) && !family.qkv_bias) {
+    keys.FailUnsupported("attention_bias", absl::StrCat("not supported for ", family.name));
+  }
+  RefuseShortAttention(keys, config);
 }
 
 void AddIds(const std::vector<int32_t>& more, std::vector<int32_t>& ids) {
@@ -199,32 +145,37 @@ void AddIds(const std::vector<int32_t>& more, std::vector<int32_t>& ids) {
   }
 }
 
+int32_t ReadHeadDim(JsonKeys& keys, const ModelFamily& family, const ModelConfig& config) {
+  return keys.IntOr("head_dim", family.head_dim != 0 ? family.head_dim
+                                                     : config.hidden_size / std::max(config.num_heads, 1));
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ConfigFromHfJson(absl::string_view text, const std::string& path) {
-  absl::StatusOr<json> object = ParseObject(text, path);
+  absl::StatusOr<json> object = ParseJsonObject(text, path);
   if (!object.ok()) return object.status();
-  KeyReader keys(*object, path);
-  absl::StatusOr<Architecture> architecture = ReadArchitecture(keys);
-  if (!architecture.ok()) return architecture.status();
+  JsonKeys keys(*object, path);
+  const ModelFamily* family = ReadFamily(keys);
+  if (!keys.status().ok()) return keys.status();
 
   ModelConfig config;
-  config.architecture = *architecture;
+  config.architecture = family->name;
   config.num_layers = keys.Int("num_hidden_layers");
   config.hidden_size = keys.Int("hidden_size");
   config.num_heads = keys.Int("num_attention_heads");
   config.num_kv_heads = keys.IntOr("num_key_value_heads", config.num_heads);
-  config.head_dim = keys.IntOr("head_dim", config.hidden_size / std::max(config.num_heads, 1));
+  config.head_dim = ReadHeadDim(keys, *family, config);
   config.mlp_size = keys.Int("intermediate_size");
   config.vocab_size = keys.Int("vocab_size");
   config.context_length = keys.Int("max_position_embeddings");
   config.norm_eps = keys.FloatOr("rms_norm_eps", 1e-6f);
-  config.qkv_bias = config.architecture == Architecture::kQwen2;
-  config.qk_norm = config.architecture == Architecture::kQwen3;
+  config.qkv_bias = family->qkv_bias;
+  config.qk_norm = family->qk_norm;
   config.tied_embedding = keys.BoolOr("tie_word_embeddings", false);
   AddIds(keys.Ids("eos_token_id"), config.eos_token_ids);
   config.bos_token_id = keys.IntOr("bos_token_id", -1);
-  RefuseWhatIsNotBuilt(keys, config.architecture);
+  RefuseWhatIsNotBuilt(keys, *family, config);
   if (!keys.status().ok()) return keys.status();
   // The frequencies' number is bounded first.
   if (absl::Status status = ValidateConfig(config, path); !status.ok()) return status;
@@ -235,9 +186,9 @@ absl::StatusOr<ModelConfig> ConfigFromHfJson(absl::string_view text, const std::
 }
 
 absl::Status AddGenerationConfig(absl::string_view text, const std::string& path, ModelConfig& config) {
-  absl::StatusOr<json> object = ParseObject(text, path);
+  absl::StatusOr<json> object = ParseJsonObject(text, path);
   if (!object.ok()) return object.status();
-  KeyReader keys(*object, path);
+  JsonKeys keys(*object, path);
   AddIds(keys.Ids("eos_token_id"), config.eos_token_ids);
   if (!keys.status().ok()) return keys.status();
   return ValidateConfig(config, path);

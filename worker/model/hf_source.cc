@@ -1,17 +1,14 @@
 #include "worker/model/hf_source.h"
 
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
-#include <vector>
+#include <utility>
 
-#include "absl/container/flat_hash_set.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/hash.h"
-#include "worker/model/half_rows.h"
+#include "common/logging.h"
 #include "worker/model/hf_config.h"
 
 namespace ridge::worker {
@@ -59,10 +56,25 @@ std::string HfName(TensorId id) {
   return "";
 }
 
+// A checkpoint may hold an output matrix although its configuration says that the embedding is used. Where
+// the two are equal it is left out; where they differ the configuration is wrong.
+bool OutputIsEmbedding(const TensorMap& tensors) {
+  const StoredTensor* embedding = FindTensor(tensors, HfName({TensorRole::kTokenEmbedding}));
+  const StoredTensor* output = FindTensor(tensors, HfName({TensorRole::kOutput}));
+  if (embedding == nullptr || output == nullptr) return true;
+  if (embedding->type != output->type || embedding->rows != output->rows || embedding->cols != output->cols) {
+    return false;
+  }
+  const bool equal = std::ranges::equal(embedding->data, output->data);
+  embedding->file->Drop(embedding->data);
+  output->file->Drop(output->data);
+  return equal;
+}
+
 // Tensors that checkpoints carry although the configuration says the same: a copy of the tied embedding, and
 // the rotary frequencies that older versions saved.
-bool IsRedundant(const ModelConfig& config, const std::string& name) {
-  return (config.tied_embedding && name == "lm_head.weight") || absl::EndsWith(name, ".rotary_emb.inv_freq");
+bool IsRedundant(absl::string_view name, bool tied) {
+  return (tied && name == "lm_head.weight") || absl::EndsWith(name, ".rotary_emb.inv_freq");
 }
 
 absl::string_view AsText(const MappedFile& file) {
@@ -90,83 +102,38 @@ absl::StatusOr<ModelConfig> ReadConfig(const std::filesystem::path& directory) {
 
 }  // namespace
 
+HfSource::HfSource(std::string directory, CheckpointFiles checkpoint)
+    : FileSource({.name = HfName}), directory_(std::move(directory)), checkpoint_(std::move(checkpoint)) {}
+
 absl::StatusOr<std::unique_ptr<HfSource>> HfSource::Open(const std::string& directory) {
-  const std::filesystem::path root(directory);
-  absl::StatusOr<ModelConfig> config = ReadConfig(root);
+  absl::StatusOr<ModelConfig> config = ReadConfig(directory);
   if (!config.ok()) return config.status();
-  std::error_code ignored;
-  if (std::filesystem::exists(root / "model.safetensors.index.json", ignored)) {
-    return absl::UnimplementedError(absl::StrCat((root / "model.safetensors.index.json").string(),
-                                                 ": weights in several files are not supported"));
+  absl::StatusOr<CheckpointFiles> checkpoint = OpenCheckpointFiles(directory);
+  if (!checkpoint.ok()) return checkpoint.status();
+  if (config->tied_embedding && !OutputIsEmbedding(checkpoint->tensors)) {
+    LogWarning("{}: tie_word_embeddings is true, but the file has another output matrix, which is used",
+               directory);
+    config->tied_embedding = false;
   }
-  absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(root / "model.safetensors");
-  if (!file.ok()) return file.status();
-  std::unique_ptr<HfSource> source(new HfSource(directory, *std::move(config), *std::move(file)));
-  if (absl::Status status = source->CheckTensors(); !status.ok()) return status;
+  std::unique_ptr<HfSource> source(new HfSource(directory, *std::move(checkpoint)));
+  const bool tied = config->tied_embedding;
+  absl::Status status =
+      source->Bind(*std::move(config), source->checkpoint_.tensors, source->checkpoint_.path,
+                   [tied](absl::string_view name) { return IsRedundant(name, tied); });
+  if (!status.ok()) return status;
   return source;
 }
 
-absl::Status HfSource::CheckTensors() const {
-  absl::flat_hash_set<std::string> expected;
-  for (TensorId id : TensorsOf(config_)) {
-    const std::string name = HfName(id);
-    const TensorShape shape = ShapeOf(config_, id);
-    const SafetensorsTensor* tensor = file_->FindTensor(name);
-    if (tensor == nullptr)
-      return absl::InvalidArgumentError(absl::StrCat(file_->path(), ": tensor ", name, ": missing"));
-    if (tensor->rows != shape.rows || tensor->cols != shape.cols) {
-      return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s: %d x %d, expected %d x %d",
-                                                        file_->path(), name, tensor->rows, tensor->cols,
-                                                        shape.rows, shape.cols));
-    }
-    expected.insert(name);
+std::string HfSource::Identity() const {
+  std::string identity = "safetensors";
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    const absl::StatusOr<MappedFile> file = MappedFile::Open(std::filesystem::path(directory_) / name);
+    if (!file.ok()) continue;
+    Sha256 hash;
+    hash.Update(AsText(*file));
+    absl::StrAppend(&identity, " ", name, ":", hash.HexDigest());
   }
-  for (const auto& [name, tensor] : file_->tensors()) {
-    if (!expected.contains(name) && !IsRedundant(config_, name)) {
-      return absl::UnimplementedError(absl::StrFormat("%s: tensor %s: not part of a %s model as supported",
-                                                      file_->path(), absl::CHexEscape(name.substr(0, 80)),
-                                                      ArchitectureName(config_.architecture)));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status HfSource::ReadRows(TensorId id, int64_t row_begin, int64_t row_count,
-                                absl::Span<Half> out) const {
-  const SafetensorsTensor* tensor = file_->FindTensor(HfName(id));
-  RIDGE_CHECK(tensor != nullptr);
-  RIDGE_CHECK(row_begin >= 0 && row_count >= 0 && row_begin + row_count <= tensor->rows);
-  RIDGE_CHECK(static_cast<int64_t>(out.size()) == row_count * tensor->cols);
-  const char* data = tensor->data.data() + row_begin * tensor->cols * tensor->element_bytes();
-  int64_t bad = -1;
-  if (tensor->type == SafetensorsType::kF16) {
-    std::memcpy(out.data(), data, out.size() * sizeof(Half));
-    bad = FindNotFinite(out);
-  } else {
-    std::vector<float> row(static_cast<size_t>(tensor->cols));
-    for (int64_t r = 0; r < row_count && bad < 0; ++r) {
-      if (tensor->type == SafetensorsType::kF32) {
-        std::memcpy(row.data(), data + r * tensor->cols * 4, row.size() * sizeof(float));
-      } else {
-        ExpandBf16(data + r * tensor->cols * 2, absl::MakeSpan(row));
-      }
-      bad = ConvertToHalf(row, out.subspan(static_cast<size_t>(r * tensor->cols), row.size()));
-      if (bad >= 0) bad += r * tensor->cols;
-    }
-  }
-  if (bad < 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s: element %d of row %d does not fit fp16",
-                                                    file_->path(), HfName(id), bad % tensor->cols,
-                                                    row_begin + bad / tensor->cols));
-}
-
-std::string HfSource::Fingerprint() const {
-  Sha256 hash;
-  hash.Update(absl::StrCat("safetensors ", CanonicalText(config_), " ", TreeSha256Hex(file_->bytes())));
-  absl::StatusOr<MappedFile> tokenizer =
-      MappedFile::Open(std::filesystem::path(directory_) / "tokenizer.json");
-  if (tokenizer.ok()) hash.Update(absl::StrCat(" ", TreeSha256Hex(tokenizer->bytes())));
-  return hash.HexDigest();
+  return identity;
 }
 
 }  // namespace ridge::worker

@@ -1,36 +1,31 @@
-// Weights from a Hugging Face directory: config.json, model.safetensors, and generation_config.json where
-// there is one.
+// Weights from a Hugging Face directory: config.json, model.safetensors or its shards, and
+// generation_config.json where there is one.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/model/safetensors.h"
-#include "worker/model/weight_source.h"
+#include "worker/model/checkpoint_files.h"
+#include "worker/model/file_source.h"
 
 namespace ridge::worker {
 
-class HfSource : public WeightSource {
+class HfSource : public FileSource {
  public:
-  // Checks that the weights are exactly those of the configuration. A tensor that the architecture does not
-  // know is an error: to leave it out would silently change the model.
+  // Checks that the weights are exactly those of the configuration.
   static absl::StatusOr<std::unique_ptr<HfSource>> Open(const std::string& directory);
 
-  const ModelConfig& config() const override { return config_; }
-  absl::Status ReadRows(TensorId id, int64_t row_begin, int64_t row_count,
-                        absl::Span<Half> out) const override;
-  std::string Fingerprint() const override;
+  // For what else it holds: the tokenizer.
+  const std::string& directory() const { return directory_; }
 
  private:
-  HfSource(std::string directory, ModelConfig config, std::unique_ptr<SafetensorsFile> file)
-      : directory_(std::move(directory)), config_(std::move(config)), file_(std::move(file)) {}
+  HfSource(std::string directory, CheckpointFiles checkpoint);
 
-  absl::Status CheckTensors() const;
+  std::string Identity() const override;
 
-  std::string directory_;
-  ModelConfig config_;
-  std::unique_ptr<SafetensorsFile> file_;
+  const std::string directory_;
+  const CheckpointFiles checkpoint_;
 };
 
 }  // namespace ridge::worker

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,10 +24,16 @@ absl::StatusOr<absl::Span<const char>> MapDescriptor(const std::string& path, in
   const size_t size = static_cast<size_t>(info.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (data == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot map"));
-  // The loader reads every weight once, soon and from several threads: let the kernel read ahead.
-  madvise(data, size, MADV_WILLNEED);
+  madvise(data, size, MADV_SEQUENTIAL);
   return absl::MakeConstSpan(static_cast<const char*>(data), size);
 }
+
+// A page fault maps the pages around it, in windows of this size.
+constexpr uintptr_t kWindow = 64 << 10;
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14; older kernels refuse it, and fault page by page
+#endif
 
 }  // namespace
 
@@ -49,6 +57,29 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<char*>(bytes_.data()), bytes_.size());
+}
+
+void MappedFile::Prefetch(absl::Span<const char> part) const {
+  Advise(part, MADV_WILLNEED);
+}
+
+void MappedFile::Populate(absl::Span<const char> part) const {
+  Advise(part, MADV_POPULATE_READ);
+}
+
+void MappedFile::Drop(absl::Span<const char> part) const {
+  Advise(part, MADV_DONTNEED);
+}
+
+// Applies to the windows that hold any of the part, within the mapping.
+void MappedFile::Advise(absl::Span<const char> part, int advice) const {
+  if (part.empty()) return;
+  const uintptr_t file_begin = reinterpret_cast<uintptr_t>(bytes_.data());
+  const uintptr_t part_begin = reinterpret_cast<uintptr_t>(part.data());
+  const uintptr_t begin = std::max(part_begin & ~(kWindow - 1), file_begin);
+  const uintptr_t end =
+      std::min((part_begin + part.size() + kWindow - 1) & ~(kWindow - 1), file_begin + bytes_.size());
+  madvise(reinterpret_cast<void*>(begin), end - begin, advice);
 }
 
 }  // namespace ridge::worker

@@ -21,8 +21,17 @@ class MappedFile {
   const std::string& path() const { return path_; }
   absl::Span<const char> bytes() const { return bytes_; }
 
+  // Hints about a part of bytes(). Prefetch asks the kernel to read it from the disk in the background.
+  // Populate maps at once what is read next, instead of page by page. Drop takes it out of this process'
+  // memory: what is read again comes from the page cache, or from the disk.
+  void Prefetch(absl::Span<const char> part) const;
+  void Populate(absl::Span<const char> part) const;
+  void Drop(absl::Span<const char> part) const;
+
  private:
   MappedFile(std::string path, absl::Span<const char> bytes) : path_(std::move(path)), bytes_(bytes) {}
+
+  void Advise(absl::Span<const char> part, int advice) const;
 
   std::string path_;
   absl::Span<const char> bytes_;  // the mapping; empty after a move

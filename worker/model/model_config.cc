@@ -27,18 +27,6 @@ int64_t ModelConfig::num_parameters() const {
   return total;
 }
 
-const char* ArchitectureName(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::kLlama:
-      return "llama";
-    case Architecture::kQwen2:
-      return "qwen2";
-    case Architecture::kQwen3:
-      return "qwen3";
-  }
-  return "unknown";
-}
-
 absl::Status ValidateConfig(const ModelConfig& config, const std::string& origin) {
   const auto error = [&](const char* field, const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat(origin, ": ", field, ": ", what));
@@ -94,10 +82,9 @@ std::string CanonicalText(const ModelConfig& c) {
   return absl::StrFormat(
       "%s layers=%d hidden=%d heads=%d kv_heads=%d head_dim=%d mlp=%d vocab=%d context=%d eps=%a theta=%a "
       "divisors=%s bias=%d qk_norm=%d tied=%d eos=%s bos=%d",
-      ArchitectureName(c.architecture), c.num_layers, c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim,
-      c.mlp_size, c.vocab_size, c.context_length, c.norm_eps, c.rope_theta,
-      absl::StrJoin(c.rope_divisors, ",", exact), c.qkv_bias, c.qk_norm, c.tied_embedding,
-      absl::StrJoin(c.eos_token_ids, ","), c.bos_token_id);
+      c.architecture, c.num_layers, c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, c.mlp_size,
+      c.vocab_size, c.context_length, c.norm_eps, c.rope_theta, absl::StrJoin(c.rope_divisors, ",", exact),
+      c.qkv_bias, c.qk_norm, c.tied_embedding, absl::StrJoin(c.eos_token_ids, ","), c.bos_token_id);
 }
 
 }  // namespace ridge::worker

@@ -9,12 +9,9 @@
 
 namespace ridge::worker {
 
-// The families differ in details that the fields below spell out; the enum is for messages and file layouts.
-enum class Architecture { kLlama, kQwen2, kQwen3 };
-
 struct ModelConfig {
-  std::string name;  // for people: "SmolLM2-135M-Instruct"
-  Architecture architecture = Architecture::kLlama;
+  std::string name;                    // for people: "SmolLM2-135M-Instruct"
+  std::string architecture = "llama";  // its family's name; what families differ in is in the fields below
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
   int32_t num_heads = 0;     // query heads
@@ -40,8 +37,6 @@ struct ModelConfig {
   // K and V of one token over all layers, fp16.
   int64_t kv_bytes_per_token() const { return int64_t{2} * 2 * num_layers * kv_size(); }
 };
-
-const char* ArchitectureName(Architecture architecture);
 
 // INVALID_ARGUMENT naming the field (by its name above) and `origin`, where a field is missing, contradicts
 // another or is larger than any model that the kernels are made for. Every loader ends with it.

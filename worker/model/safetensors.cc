@@ -12,8 +12,8 @@
 namespace ridge::worker {
 namespace {
 
-// The format's own limit.
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+// Ten times what the largest published models need; bounds what reading a hostile header takes.
+constexpr uint64_t kMaxHeaderBytes = 8 << 20;
 
 }  // namespace
 
@@ -26,39 +26,36 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
 }
 
 absl::Status SafetensorsFile::Parse() {
+  const absl::Span<const char> bytes = file_.bytes();
   uint64_t header_size;
-  if (bytes().size() < sizeof(header_size)) {
+  if (bytes.size() < sizeof(header_size)) {
     return absl::DataLossError(absl::StrCat(path(), ": truncated in the header's length"));
   }
-  std::memcpy(&header_size, bytes().data(), sizeof(header_size));
+  std::memcpy(&header_size, bytes.data(), sizeof(header_size));
   if (header_size > kMaxHeaderBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(path(), ": a header of ", header_size, " bytes: not a safetensors file"));
   }
-  if (header_size > bytes().size() - sizeof(header_size)) {
+  if (header_size > bytes.size() - sizeof(header_size)) {
     return absl::DataLossError(absl::StrCat(path(), ": truncated in the header"));
   }
-  const absl::Span<const char> header = bytes().subspan(sizeof(header_size), header_size);
-  const absl::Span<const char> data = bytes().subspan(sizeof(header_size) + header_size);
+  const absl::Span<const char> header = bytes.subspan(sizeof(header_size), header_size);
+  const absl::Span<const char> data = bytes.subspan(sizeof(header_size) + header_size);
   absl::StatusOr<std::vector<SafetensorsEntry>> entries = ReadSafetensorsHeader(header, path());
   if (!entries.ok()) return entries.status();
   for (SafetensorsEntry& entry : *entries) {
+    const std::string name = absl::CHexEscape(entry.name.substr(0, 80));
     if (entry.end > data.size()) {
       return absl::DataLossError(absl::StrFormat("%s: tensor %s: ends at byte %u of %u: truncated?", path(),
-                                                 absl::CHexEscape(entry.name), entry.end, data.size()));
+                                                 name, entry.end, data.size()));
     }
-    const SafetensorsTensor tensor = {entry.type, entry.rows, entry.cols,
-                                      data.subspan(entry.begin, entry.end - entry.begin)};
+    const StoredTensor tensor = {entry.type, entry.rows, entry.cols,
+                                 data.subspan(entry.begin, entry.end - entry.begin), &file_};
     if (!tensors_.emplace(std::move(entry.name), tensor).second) {
-      return absl::InvalidArgumentError(absl::StrCat(path(), ": a tensor is given twice"));
+      return absl::InvalidArgumentError(absl::StrCat(path(), ": tensor ", name, ": given twice"));
     }
   }
   return absl::OkStatus();
-}
-
-const SafetensorsTensor* SafetensorsFile::FindTensor(const std::string& name) const {
-  const auto it = tensors_.find(name);
-  return it == tensors_.end() ? nullptr : &it->second;
 }
 
 }  // namespace ridge::worker

@@ -9,34 +9,19 @@
 #include <memory>
 #include <string>
 
-#include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/model/mapped_file.h"
+#include "worker/model/stored_tensor.h"
 
 namespace ridge::worker {
-
-enum class SafetensorsType { kF32, kF16, kBf16 };
-
-struct SafetensorsTensor {
-  SafetensorsType type;
-  int64_t rows;  // the product of all dimensions but the last one
-  int64_t cols;
-  absl::Span<const char> data;  // exactly rows * cols elements
-
-  int64_t element_bytes() const { return type == SafetensorsType::kF32 ? 4 : 2; }
-};
 
 class SafetensorsFile {
  public:
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  absl::Span<const char> bytes() const { return file_.bytes(); }
-
-  const absl::btree_map<std::string, SafetensorsTensor>& tensors() const { return tensors_; }
-  // nullptr where there is none.
-  const SafetensorsTensor* FindTensor(const std::string& name) const;
+  const TensorMap& tensors() const { return tensors_; }
 
  private:
   explicit SafetensorsFile(MappedFile file) : file_(std::move(file)) {}
@@ -44,7 +29,7 @@ class SafetensorsFile {
   absl::Status Parse();
 
   MappedFile file_;
-  absl::btree_map<std::string, SafetensorsTensor> tensors_;
+  TensorMap tensors_;
 };
 
 }  // namespace ridge::worker

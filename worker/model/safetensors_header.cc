@@ -45,18 +45,12 @@ class HeaderEvents {
   bool string(std::string& value) {
     if (in_metadata_) return MetadataValue();
     if (depth_ != 2 || field_ != "dtype") return Unexpected();
-    if (value == "F16") {
-      entry_.type = SafetensorsType::kF16;
-    } else if (value == "F32") {
-      entry_.type = SafetensorsType::kF32;
-    } else if (value == "BF16") {
-      entry_.type = SafetensorsType::kBf16;
-    } else {
-      return Fail(absl::StrCat("dtype ", absl::CHexEscape(value.substr(0, 20)),
-                               " is not supported, only F16, F32 and BF16"));
+    for (const ElementType* type : {&kF32, &kF16, &kBf16}) {
+      if (value == type->name) entry_.type = type;
     }
-    has_dtype_ = true;
-    return true;
+    if (entry_.type != nullptr) return true;
+    return Fail(absl::StrCat("dtype ", absl::CHexEscape(value.substr(0, 20)),
+                             " is not supported, only F32, F16 and BF16"));
   }
 
   bool start_object(size_t) {
@@ -72,7 +66,6 @@ class HeaderEvents {
       in_metadata_ = value == "__metadata__";
       entry_ = SafetensorsEntry{};
       entry_.name = value;
-      has_dtype_ = false;
       num_dimensions_ = num_offsets_ = 0;
       return true;
     }
@@ -115,7 +108,7 @@ class HeaderEvents {
   bool Unexpected() { return Fail("the header is not a safetensors header"); }
 
   bool FinishEntry() {
-    if (!has_dtype_) return Fail("dtype: missing");
+    if (entry_.type == nullptr) return Fail("dtype: missing");
     if (num_offsets_ != 2) return Fail("data_offsets: two numbers are needed");
     uint64_t elements = 1;
     for (int i = 0; i < num_dimensions_; ++i) {
@@ -126,7 +119,7 @@ class HeaderEvents {
     entry_.rows = static_cast<int64_t>(elements) / entry_.cols;
     entry_.begin = offsets_[0];
     entry_.end = offsets_[1];
-    const uint64_t element_bytes = entry_.type == SafetensorsType::kF32 ? 4 : 2;
+    const uint64_t element_bytes = static_cast<uint64_t>(entry_.type->block_bytes);
     if (entry_.end < entry_.begin || entry_.end - entry_.begin != elements * element_bytes) {
       return Fail("data_offsets: do not fit shape and dtype");
     }
@@ -142,7 +135,6 @@ class HeaderEvents {
   // The tensor that is being read.
   SafetensorsEntry entry_;
   std::string field_;
-  bool has_dtype_ = false;
   uint64_t shape_[kMaxDimensions];
   int num_dimensions_ = 0;
   uint64_t offsets_[2];

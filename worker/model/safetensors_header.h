@@ -8,13 +8,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker/model/safetensors.h"
+#include "worker/model/element_type.h"
 
 namespace ridge::worker {
 
 struct SafetensorsEntry {
   std::string name;
-  SafetensorsType type = SafetensorsType::kF16;
+  const ElementType* type = nullptr;
   int64_t rows = 0;
   int64_t cols = 0;
   uint64_t begin = 0;  // in the data; end - begin is rows * cols elements

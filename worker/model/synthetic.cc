@@ -8,6 +8,9 @@
 #include "common/hash.h"
 #include "kernels/half.h"
 #include "kernels/rope_table.h"
+#include "worker/model/families/llama.h"
+#include "worker/model/families/qwen2.h"
+#include "worker/model/families/qwen3.h"
 
 namespace ridge::worker {
 namespace {
@@ -67,11 +70,11 @@ double Deviation(const ModelConfig& config, TensorRole role) {
   return 0;
 }
 
-ModelConfig Shape(const char* name, Architecture architecture, int32_t layers, int32_t hidden, int32_t heads,
+ModelConfig Shape(const char* name, const ModelFamily& family, int32_t layers, int32_t hidden, int32_t heads,
                   int32_t kv_heads, int32_t head_dim, int32_t mlp, int32_t vocab, int32_t context) {
   ModelConfig config;
   config.name = name;
-  config.architecture = architecture;
+  config.architecture = family.name;
   config.num_layers = layers;
   config.hidden_size = hidden;
   config.num_heads = heads;
@@ -80,17 +83,15 @@ ModelConfig Shape(const char* name, Architecture architecture, int32_t layers, i
   config.mlp_size = mlp;
   config.vocab_size = vocab;
   config.context_length = context;
-  config.qkv_bias = architecture == Architecture::kQwen2;
-  config.qk_norm = architecture == Architecture::kQwen3;
+  config.qkv_bias = family.qkv_bias;
+  config.qk_norm = family.qk_norm;
   config.tied_embedding = true;
-  config.norm_eps = architecture == Architecture::kLlama ? 1e-5f : 1e-6f;
+  config.norm_eps = &family == &kLlama ? 1e-5f : 1e-6f;
   config.rope_theta = 1e6f;
   return config;
 }
 
 std::vector<ModelConfig> Shapes() {
-  constexpr Architecture kLlama = Architecture::kLlama, kQwen2 = Architecture::kQwen2,
-                         kQwen3 = Architecture::kQwen3;
   //                                                   layers hidden heads kv dim    mlp   vocab context
   std::vector<ModelConfig> shapes = {
       Shape("synthetic:smollm2-135m", kLlama, 30, 576, 9, 3, 64, 1536, 49152, 8192),

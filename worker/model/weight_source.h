@@ -6,6 +6,7 @@
 // owns its mapping.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -39,6 +40,7 @@ enum class TensorRole {
   kQueryNorm,        // [1][head_dim], of every query head
   kKeyNorm,          // [1][head_dim], of every KV head
 };
+inline constexpr size_t kNumTensorRoles = 17;
 
 struct TensorId {
   TensorRole role;
@@ -73,8 +75,17 @@ class WeightSource {
   virtual absl::Status ReadRows(TensorId id, int64_t row_begin, int64_t row_count,
                                 absl::Span<Half> out) const = 0;
 
-  // SHA-256, in hex, over everything that decides the model's outputs: configuration, tokenizer and every
-  // weight byte. Reads the whole file: seconds for a large one.
+  // Hints of a reader that takes every tensor once: rows that come soon, rows that come next, and rows that
+  // were read and need no memory any more.
+  virtual void Prefetch(TensorId /*id*/, int64_t /*row_begin*/, int64_t /*row_count*/) const {}
+  virtual void Populate(TensorId /*id*/, int64_t /*row_begin*/, int64_t /*row_count*/) const {}
+  virtual void Drop(TensorId /*id*/, int64_t /*row_begin*/, int64_t /*row_count*/) const {}
+
+  // Over everything that decides the model's outputs: configuration, tokenizer and every weight byte; in hex.
+  // The definition is in docs/contracts.md. Weights are hashed as they are read: what ReadRows took in runs
+  // that begin at a multiple of kLeafRows and end at one, or at the tensor's end, costs no second pass. After
+  // the last read.
+  static constexpr int64_t kLeafRows = 128;
   virtual std::string Fingerprint() const = 0;
 };
 

@@ -66,7 +66,7 @@ absl::StatusOr<v1::GetModelResponse> GetModel(const v1::GetModelRequest& request
   if (absl::Status status = CheckModelName(request.model(), model); !status.ok()) return status;
   v1::GetModelResponse response;
   response.set_name(model.name);
-  response.set_architecture(ArchitectureName(model.config.architecture));
+  response.set_architecture(model.config.architecture);
   response.set_parameters(model.config.num_parameters());
   response.set_vocab_size(model.config.vocab_size);
   response.set_context_length(model.context_length);

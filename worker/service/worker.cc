@@ -95,8 +95,8 @@ void Worker::LimitContext() {
 
 void Worker::StartEngine() {
   LogInfo("model {}: {}, {:.1f} M parameters, context {}, numerics {}", model_.name,
-          ArchitectureName(model_.config.architecture), model_.config.num_parameters() * 1e-6,
-          model_.context_length, model_.numerics_id);
+          model_.config.architecture, model_.config.num_parameters() * 1e-6, model_.context_length,
+          model_.numerics_id);
   LogInfo("device {}: weights {} MiB, KV memory for {} tokens, {} MiB", model_.device,
           backend_->Info().weight_bytes >> 20, model_.kv_capacity_tokens,
           num_blocks_ * backend_->Info().kv_block_bytes >> 20);

@@ -156,7 +156,7 @@ class Runner {
 std::unique_ptr<WeightSource> AwkwardModel() {
   ModelConfig config;
   config.name = "awkward";
-  config.architecture = Architecture::kQwen2;
+  config.architecture = "qwen2";
   config.num_layers = 2;
   config.hidden_size = 88;
   config.num_heads = 6;

@@ -18,7 +18,7 @@ constexpr int kHidden = 32;
 constexpr int kHeads = 2;
 constexpr int kKvHeads = 1;
 constexpr int kHeadDim = 8;  // not hidden / heads
-constexpr int kMlp = 64;
+constexpr int kMlp = 256;    // a whole block of every type
 constexpr int kVocab = 5;
 
 // Element (row, col) of tensor number `tag`, exact in fp16.
@@ -67,7 +67,7 @@ GgufBuilder SmallModel(const Variant& variant) {
       .U32("tokenizer.ggml.eot_token_id", 3)
       .U32("tokenizer.ggml.bos_token_id", 1);
   const auto add = [&](const std::string& name, std::vector<uint64_t> dimensions, const std::string& data) {
-    if (name != variant.skip) builder.Tensor(name, std::move(dimensions), kGgmlF32, data);
+    if (name != variant.skip) builder.Tensor(name, std::move(dimensions), kF32.ggml_id, data);
   };
   const auto matrix = [&](const std::string& name, int tag, int rows, int cols) {
     add(name, {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)}, MatrixF32(tag, rows, cols));
@@ -139,7 +139,7 @@ TEST(GgufSource, ReadsConfiguration) {
   ASSERT_TRUE(source.ok()) << source.status();
   const ModelConfig& config = (*source)->config();
   EXPECT_EQ(config.name, "Small");
-  EXPECT_EQ(config.architecture, Architecture::kLlama);
+  EXPECT_EQ(config.architecture, "llama");
   EXPECT_EQ(config.num_layers, 1);
   EXPECT_EQ(config.hidden_size, kHidden);
   EXPECT_EQ(config.num_heads, kHeads);
@@ -154,7 +154,7 @@ TEST(GgufSource, ReadsConfiguration) {
   EXPECT_TRUE(config.tied_embedding);
   EXPECT_THAT(config.eos_token_ids, ElementsAre(2, 3));
   EXPECT_EQ(config.bos_token_id, 1);
-  EXPECT_EQ(config.num_parameters(), 5 * 32 + 32 + 16 * 32 + 2 * 8 * 32 + 32 * 16 + 32 + 3 * 64 * 32 + 32);
+  EXPECT_EQ(config.num_parameters(), 5 * 32 + 32 + 16 * 32 + 2 * 8 * 32 + 32 * 16 + 32 + 3 * 256 * 32 + 32);
 }
 
 TEST(GgufSource, LlamaRowPermutationIsUndone) {
@@ -171,7 +171,7 @@ TEST(GgufSource, LlamaRowPermutationIsUndone) {
 TEST(GgufSource, Qwen2KeepsItsRowOrder) {
   const auto source = Open(SmallModel({.architecture = "qwen2", .bias = true, .output = true}));
   ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_EQ((*source)->config().architecture, Architecture::kQwen2);
+  EXPECT_EQ((*source)->config().architecture, "qwen2");
   EXPECT_TRUE((*source)->config().qkv_bias);
   EXPECT_FALSE((*source)->config().tied_embedding);
   ExpectMatrix(**source, TensorRole::kQuery, 3);
@@ -184,12 +184,12 @@ TEST(GgufSource, Qwen2KeepsItsRowOrder) {
 
 TEST(GgufSource, Qwen3HasNormsOfQueryAndKey) {
   GgufBuilder builder = SmallModel({.architecture = "qwen3"});
-  builder.Tensor("blk.0.attn_q_norm.weight", {kHeadDim}, kGgmlF32, MatrixF32(16, 1, kHeadDim));
+  builder.Tensor("blk.0.attn_q_norm.weight", {kHeadDim}, kF32.ggml_id, MatrixF32(16, 1, kHeadDim));
   EXPECT_THAT(ErrorOf(builder), HasSubstr("tensor blk.0.attn_k_norm.weight: missing"));
-  builder.Tensor("blk.0.attn_k_norm.weight", {kHeadDim}, kGgmlF32, MatrixF32(17, 1, kHeadDim));
+  builder.Tensor("blk.0.attn_k_norm.weight", {kHeadDim}, kF32.ggml_id, MatrixF32(17, 1, kHeadDim));
   const auto source = Open(builder);
   ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_EQ((*source)->config().architecture, Architecture::kQwen3);
+  EXPECT_EQ((*source)->config().architecture, "qwen3");
   EXPECT_FALSE((*source)->config().qkv_bias);
   EXPECT_TRUE((*source)->config().qk_norm);
   ExpectMatrix(**source, TensorRole::kQuery, 3);
@@ -205,7 +205,7 @@ TEST(GgufSource, RotaryFrequenciesAreDividedByAFactorAndByATensor) {
   };
   EXPECT_THAT(divisors(SmallModel({})), ElementsAre());
   GgufBuilder builder = SmallModel({});
-  builder.Tensor("rope_freqs.weight", {4}, kGgmlF32, BytesOf<float>({1.0f, 1.5f, 8.0f, 8.0f}));
+  builder.Tensor("rope_freqs.weight", {4}, kF32.ggml_id, BytesOf<float>({1.0f, 1.5f, 8.0f, 8.0f}));
   EXPECT_THAT(divisors(builder), ElementsAre(1.0, 1.5, 8.0, 8.0));
   builder.F32("llama.rope.scaling.factor", 2.0f);
   EXPECT_THAT(divisors(builder), ElementsAre(2.0, 3.0, 16.0, 16.0));
@@ -235,25 +235,37 @@ TEST(GgufSource, NamesWhatIsWrong) {
   EXPECT_THAT(ErrorOf(SmallModel({.skip = "token_embd.weight"})),
               HasSubstr("tensor token_embd.weight: missing"));
   GgufBuilder extra = SmallModel({});
-  extra.Tensor("blk.0.attn_q_norm.weight", {kHeadDim}, kGgmlF32, std::string(4 * kHeadDim, '\0'));
+  extra.Tensor("blk.0.attn_q_norm.weight", {kHeadDim}, kF32.ggml_id, std::string(4 * kHeadDim, '\0'));
   EXPECT_THAT(ErrorOf(extra), HasSubstr("tensor blk.0.attn_q_norm.weight: not part of a llama model"));
   GgufBuilder zero = SmallModel({});
-  zero.Tensor("rope_freqs.weight", {4}, kGgmlF32, std::string(16, '\0'));
+  zero.Tensor("rope_freqs.weight", {4}, kF32.ggml_id, std::string(16, '\0'));
   EXPECT_THAT(ErrorOf(zero), HasSubstr("tensor rope_freqs.weight: number 0, 0, is not positive"));
   GgufBuilder half = SmallModel({});
-  half.Tensor("rope_freqs.weight", {2}, kGgmlF32, std::string(8, '\0'));
+  half.Tensor("rope_freqs.weight", {2}, kF32.ggml_id, std::string(8, '\0'));
   EXPECT_THAT(ErrorOf(half), HasSubstr("tensor rope_freqs.weight: not 4 numbers of type F32"));
   GgufBuilder shape = SmallModel({.skip = "blk.0.ffn_up.weight"});
-  shape.Tensor("blk.0.ffn_up.weight", {kMlp, kHidden}, kGgmlF32, std::string(kMlp * kHidden * 4, '\0'));
-  EXPECT_THAT(ErrorOf(shape), HasSubstr("tensor blk.0.ffn_up.weight: 32 x 64, expected 64 x 32"));
+  shape.Tensor("blk.0.ffn_up.weight", {kMlp, kHidden}, kF32.ggml_id, std::string(kMlp * kHidden * 4, '\0'));
+  EXPECT_THAT(ErrorOf(shape), HasSubstr("tensor blk.0.ffn_up.weight: 32 x 256, expected 256 x 32"));
   GgufBuilder scaled = SmallModel({});
   scaled.Text("llama.rope.scaling.type", "yarn");
   EXPECT_THAT(ErrorOf(scaled), HasSubstr("llama.rope.scaling.type"));
+  const auto with = [](const std::string& key, uint32_t value) {
+    GgufBuilder builder = SmallModel({});
+    return ErrorOf(builder.U32(key, value));
+  };
+  EXPECT_THAT(with("llama.expert_count", 8), HasSubstr("metadata llama.expert_count: experts"));
+  EXPECT_EQ(with("llama.expert_count", 0), "no error");
+  EXPECT_THAT(with("llama.attention.value_length", 4), HasSubstr("metadata llama.attention.value_length: "));
+  EXPECT_THAT(with("llama.rope.dimension_count", 4), HasSubstr("metadata llama.rope.dimension_count: "));
+  EXPECT_THAT(with("llama.attention.sliding_window", 64),
+              HasSubstr("metadata llama.attention.sliding_window: "));
+  EXPECT_EQ(with("llama.attention.sliding_window", 128), "no error");
+  EXPECT_THAT(with("split.count", 2), HasSubstr("metadata split.count: a model in 2 files"));
   EXPECT_THAT(ErrorOf(GgufBuilder().Text("general.architecture", "mamba")),
               HasSubstr("general.architecture: \"mamba\""));
   EXPECT_THAT(ErrorOf(GgufBuilder()), HasSubstr("metadata general.architecture: missing"));
   GgufBuilder no_layers;
-  no_layers.Text("general.architecture", "llama").Tensor("token_embd.weight", {1, 1}, kGgmlF32, "1234");
+  no_layers.Text("general.architecture", "llama").Tensor("token_embd.weight", {1, 1}, kF32.ggml_id, "1234");
   EXPECT_THAT(ErrorOf(no_layers), HasSubstr("metadata llama.block_count: missing"));
 }
 
@@ -261,7 +273,7 @@ TEST(GgufSource, OverflowNamesTensorAndElement) {
   GgufBuilder builder = SmallModel({.skip = "blk.0.ffn_up.weight"});
   std::vector<float> values(kMlp * kHidden, 1.0f);
   values[3 * kHidden + 7] = 1e6f;
-  builder.Tensor("blk.0.ffn_up.weight", {kHidden, kMlp}, kGgmlF32, BytesOf(values));
+  builder.Tensor("blk.0.ffn_up.weight", {kHidden, kMlp}, kF32.ggml_id, BytesOf(values));
   const auto source = Open(builder);
   ASSERT_TRUE(source.ok()) << source.status();
   std::vector<Half> out(2 * kHidden);
@@ -269,6 +281,64 @@ TEST(GgufSource, OverflowNamesTensorAndElement) {
   const absl::Status status = (*source)->ReadRows({TensorRole::kUp, 0}, 2, 2, absl::MakeSpan(out));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("model.gguf: tensor blk.0.ffn_up.weight: element 7 of row 3 does not fit fp16"));
+}
+
+// A scale that is infinite or not a number, wherever it stands in a block.
+TEST(GgufSource, ScalesThatAreNotFiniteAreAnErrorThatNamesTheTensor) {
+  const struct {
+    uint32_t type;
+    size_t block_elements, block_bytes;
+    std::vector<size_t> scales;
+  } kFormats[] = {{2, 32, 18, {0}},      {3, 32, 20, {0, 2}},    {6, 32, 22, {0}},
+                  {7, 32, 24, {0, 2}},   {8, 32, 34, {0}},       {10, 256, 84, {80, 82}},
+                  {11, 256, 110, {108}}, {12, 256, 144, {0, 2}}, {13, 256, 176, {0, 2}},
+                  {14, 256, 210, {208}}};
+  for (const auto& format : kFormats) {
+    for (size_t scale : format.scales) {
+      for (Half bits : {Half{0x7C00}, Half{0xFC00}, Half{0x7E01}}) {
+        const size_t blocks = kMlp * kHidden / format.block_elements;
+        std::string data(blocks * format.block_bytes, '\x01');
+        for (size_t block = 0; block < blocks; ++block) {
+          for (size_t at : format.scales) std::memcpy(&data[block * format.block_bytes + at], "\x00\x3c", 2);
+        }
+        std::memcpy(&data[format.block_bytes + scale], &bits, 2);
+        GgufBuilder builder = SmallModel({.skip = "blk.0.ffn_down.weight"});
+        builder.Tensor("blk.0.ffn_down.weight", {kMlp, kHidden}, format.type, data);
+        const auto source = Open(builder);
+        ASSERT_TRUE(source.ok()) << source.status();
+        std::vector<Half> out(kMlp * kHidden);
+        const absl::Status status =
+            (*source)->ReadRows({TensorRole::kDown, 0}, 0, kHidden, absl::MakeSpan(out));
+        const size_t element = format.block_elements;
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr("tensor blk.0.ffn_down.weight: element " + std::to_string(element % kMlp) +
+                              " of row " + std::to_string(element / kMlp) + " does not fit fp16"))
+            << format.type;
+      }
+    }
+  }
+}
+
+// Weights that ReadRows took as whole leaves are not read again; others are when the fingerprint is asked
+// for.
+TEST(GgufSource, FingerprintDoesNotDependOnHowWeightsWereRead) {
+  const std::string path = WriteFile("model.gguf", SmallModel({.bias = true}).Build());
+  const auto fingerprint = [&](int64_t rows_at_once) {
+    const auto source = GgufSource::Open(path).value();
+    for (TensorId id : TensorsOf(source->config())) {
+      const TensorShape shape = ShapeOf(source->config(), id);
+      for (int64_t row = 0; rows_at_once > 0 && row < shape.rows; row += rows_at_once) {
+        const int64_t count = std::min(rows_at_once, shape.rows - row);
+        Read(*source, id, row, count);
+      }
+    }
+    return source->Fingerprint();
+  };
+  const std::string unread = fingerprint(0);
+  EXPECT_EQ(fingerprint(1), unread);
+  EXPECT_EQ(fingerprint(7), unread);
+  EXPECT_EQ(fingerprint(128), unread);
+  EXPECT_EQ(fingerprint(1000), unread);
 }
 
 TEST(GgufSource, FingerprintFollowsWeightsAndConfiguration) {
@@ -281,8 +351,11 @@ TEST(GgufSource, FingerprintFollowsWeightsAndConfiguration) {
   EXPECT_EQ(base, fingerprint(SmallModel({})));
   EXPECT_NE(base, fingerprint(SmallModel({.output = true})));
   GgufBuilder changed = SmallModel({.skip = "output_norm.weight"});
-  changed.Tensor("output_norm.weight", {kHidden}, kGgmlF32, MatrixF32(15, 1, kHidden));
+  changed.Tensor("output_norm.weight", {kHidden}, kF32.ggml_id, MatrixF32(15, 1, kHidden));
   EXPECT_NE(base, fingerprint(changed));
+  GgufBuilder tokenizer = SmallModel({});
+  tokenizer.Text("tokenizer.ggml.pre", "x");
+  EXPECT_NE(base, fingerprint(tokenizer));
 }
 
 TEST(GgufSource, TruncationAtEveryLengthIsAnError) {

@@ -79,22 +79,22 @@ TEST(GgufFile, GettersNameKeyAndKind) {
 TEST(GgufFile, FindsTensorsAndTheirBytes) {
   GgufBuilder builder;
   builder.Text("general.architecture", "x");
-  builder.Tensor("a", {2, 3}, kGgmlF32, BytesOf<float>({1, 2, 3, 4, 5, 6}));
-  builder.Tensor("b", {32, 2, 2}, kGgmlQ8_0, std::string(4 * 34, 'q'));
+  builder.Tensor("a", {2, 3}, kF32.ggml_id, BytesOf<float>({1, 2, 3, 4, 5, 6}));
+  builder.Tensor("b", {32, 2, 2}, 8, std::string(4 * 34, 'q'));
   const auto file = Open(builder.Build());
   ASSERT_TRUE(file.ok()) << file.status();
-  const GgufTensor* a = (*file)->FindTensor("a");
+  const StoredTensor* a = FindTensor((*file)->tensors(), "a");
   ASSERT_NE(a, nullptr);
   EXPECT_EQ(a->rows, 3);
   EXPECT_EQ(a->cols, 2);
   EXPECT_EQ(a->row_bytes(), 8);
   EXPECT_EQ(std::string(a->data.data(), a->data.size()), BytesOf<float>({1, 2, 3, 4, 5, 6}));
-  const GgufTensor* b = (*file)->FindTensor("b");
+  const StoredTensor* b = FindTensor((*file)->tensors(), "b");
   ASSERT_NE(b, nullptr);
   EXPECT_EQ(b->rows, 4);
   EXPECT_EQ(b->row_bytes(), 34);
   EXPECT_EQ(std::string(b->data.data(), b->data.size()), std::string(4 * 34, 'q'));
-  EXPECT_EQ((*file)->FindTensor("c"), nullptr);
+  EXPECT_EQ(FindTensor((*file)->tensors(), "c"), nullptr);
   EXPECT_EQ((*file)->tensors().size(), 2u);
 }
 
@@ -124,18 +124,17 @@ TEST(GgufFile, RefusesHostileTensors) {
   const auto with = [](std::vector<uint64_t> dimensions, uint32_t type, size_t bytes) {
     return ErrorOf(GgufBuilder().Tensor("t", std::move(dimensions), type, std::string(bytes, '\0')).Build());
   };
-  EXPECT_EQ(with({4}, kGgmlF32, 16), "no error");
-  EXPECT_THAT(with({1ull << 62, 4}, kGgmlF32, 16), HasSubstr("tensor t: dimension 0"));
-  EXPECT_THAT(with({16, 1ull << 60}, kGgmlF32, 16), HasSubstr("tensor t: dimension 1"));
-  EXPECT_THAT(with({0}, kGgmlF32, 16), HasSubstr("tensor t: dimension 0"));
-  EXPECT_THAT(with({1, 1, 1, 1, 1}, kGgmlF32, 4), HasSubstr("tensor t: 5 dimensions"));
-  EXPECT_THAT(with({}, kGgmlF32, 4), HasSubstr("tensor t: 0 dimensions"));
+  EXPECT_EQ(with({4}, kF32.ggml_id, 16), "no error");
+  EXPECT_THAT(with({1ull << 62, 4}, kF32.ggml_id, 16), HasSubstr("tensor t: dimension 0"));
+  EXPECT_THAT(with({16, 1ull << 60}, kF32.ggml_id, 16), HasSubstr("tensor t: dimension 1"));
+  EXPECT_THAT(with({0}, kF32.ggml_id, 16), HasSubstr("tensor t: dimension 0"));
+  EXPECT_THAT(with({1, 1, 1, 1, 1}, kF32.ggml_id, 4), HasSubstr("tensor t: 5 dimensions"));
+  EXPECT_THAT(with({}, kF32.ggml_id, 4), HasSubstr("tensor t: 0 dimensions"));
   EXPECT_THAT(with({4}, 99, 16), HasSubstr("tensor t: data type 99 is not supported"));
-  EXPECT_THAT(with({33}, kGgmlQ8_0, 68),
-              HasSubstr("tensor t: rows of 33 elements are not whole Q8_0 blocks"));
-  EXPECT_THAT(with({5}, kGgmlF32, 16), HasSubstr("tensor t: its 20 bytes at offset 0 end after"));
+  EXPECT_THAT(with({33}, 8, 68), HasSubstr("tensor t: rows of 33 elements are not whole Q8_0 blocks"));
+  EXPECT_THAT(with({5}, kF32.ggml_id, 16), HasSubstr("tensor t: its 20 bytes at offset 0 end after"));
   GgufBuilder twice;
-  twice.Tensor("t", {1}, kGgmlF32, "1234").Tensor("t", {1}, kGgmlF32, "1234");
+  twice.Tensor("t", {1}, kF32.ggml_id, "1234").Tensor("t", {1}, kF32.ggml_id, "1234");
   EXPECT_THAT(ErrorOf(twice.Build()), HasSubstr("tensor t: given twice"));
 }
 
@@ -157,8 +156,8 @@ TEST(GgufFile, TruncationAtEveryLengthIsAnError) {
   GgufBuilder builder;
   builder.U32("n", 7).Text("text", "some text").Array("ids", 5, 3, BytesOf<int32_t>({3, -1, 2}));
   builder.Array("pieces", 8, 2, GgufBuilder::String("a") + GgufBuilder::String("bc"));
-  builder.Tensor("a", {2, 3}, kGgmlF32, BytesOf<float>({1, 2, 3, 4, 5, 6}))
-      .Tensor("b", {32}, kGgmlQ4_1, std::string(20, 'q'));
+  builder.Tensor("a", {2, 3}, kF32.ggml_id, BytesOf<float>({1, 2, 3, 4, 5, 6}))
+      .Tensor("b", {32}, 3, std::string(20, 'q'));
   const std::string whole = builder.Build();
   ASSERT_EQ(ErrorOf(whole), "no error");
   for (size_t length = 1; length < whole.size(); ++length) {

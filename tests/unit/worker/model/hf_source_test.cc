@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -66,7 +67,7 @@ TEST(HfConfig, BothKeyStylesSayTheSame) {
 TEST(HfConfig, ReadsLlama) {
   const auto config = ConfigFromHfJson(ReadText(Golden("tiny-llama/config.json")), "config.json");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->architecture, Architecture::kLlama);
+  EXPECT_EQ(config->architecture, "llama");
   EXPECT_EQ(config->num_layers, 2);
   EXPECT_EQ(config->hidden_size, 64);
   EXPECT_EQ(config->num_heads, 4);
@@ -86,7 +87,7 @@ TEST(HfConfig, ReadsLlama) {
 TEST(HfConfig, ReadsQwen2) {
   const auto config = ConfigFromHfJson(ReadText(Golden("tiny-qwen2/config.json")), "config.json");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->architecture, Architecture::kQwen2);
+  EXPECT_EQ(config->architecture, "qwen2");
   EXPECT_EQ(config->head_dim, 16);
   EXPECT_EQ(config->norm_eps, 1e-6f);
   EXPECT_EQ(config->rope_theta, 1e6f);
@@ -97,7 +98,7 @@ TEST(HfConfig, ReadsQwen2) {
 TEST(HfConfig, ReadsQwen3) {
   const auto config = ConfigFromHfJson(ReadText(Golden("tiny-qwen3/config.json")), "config.json");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->architecture, Architecture::kQwen3);
+  EXPECT_EQ(config->architecture, "qwen3");
   EXPECT_EQ(config->head_dim, 32);
   EXPECT_FALSE(config->qkv_bias);
   EXPECT_TRUE(config->qk_norm);
@@ -149,7 +150,7 @@ TEST(HfConfig, NamesPathAndKey) {
   EXPECT_THAT(ConfigError("{"), HasSubstr("dir/config.json: not a JSON object"));
   EXPECT_THAT(ConfigError("{}"), HasSubstr("dir/config.json: architectures"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("LlamaForCausalLM", "MambaForCausalLM")),
-              HasSubstr("architectures: MambaForCausalLM is not supported"));
+              HasSubstr("architectures: \"MambaForCausalLM\" is not supported"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("num_hidden_layers", "layers")),
               HasSubstr("num_hidden_layers: missing"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"hidden_size\": 64", "\"hidden_size\": -64")),
@@ -162,7 +163,7 @@ TEST(HfConfig, NamesPathAndKey) {
               HasSubstr("hidden_size: 0 is not in"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3")),
               HasSubstr("num_kv_heads: 3 does not divide"));
-  EXPECT_THAT(ConfigError(LlamaConfigWith("silu", "gelu")), HasSubstr("hidden_act: only silu"));
+  EXPECT_THAT(ConfigError(LlamaConfigWith("silu", "gelu")), HasSubstr("hidden_act: \"gelu\": only silu"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"attention_bias\": false", "\"attention_bias\": true")),
               HasSubstr("attention_bias"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"mlp_bias\": false", "\"mlp_bias\": true")),
@@ -174,6 +175,63 @@ TEST(HfConfig, NamesPathAndKey) {
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"eos_token_id\": 2", "\"eos_token_id\": 512")),
               HasSubstr("eos_token_ids: 512 is outside"));
   EXPECT_EQ(ConfigError(LlamaConfigWith("\"eos_token_id\": 2", "\"eos_token_id\": null")), "no error");
+}
+
+TEST(HfConfig, RefusesWhatWouldComputeOtherwise) {
+  const auto error = [](const std::string& key) {
+    return ConfigError(LlamaConfigWith("\"use_cache\": true", key));
+  };
+  for (const char* key : {"quantization_config", "compression_config", "num_experts", "num_local_experts",
+                          "n_routed_experts", "attn_logit_softcapping", "final_logit_softcapping"}) {
+    EXPECT_THAT(error(absl::StrCat("\"", key, "\": 8")),
+                HasSubstr(absl::StrCat("config.json: ", key, ": not supp")));
+    EXPECT_EQ(error(absl::StrCat("\"", key, "\": null")), "no error");
+  }
+  EXPECT_EQ(error("\"num_experts\": 0"), "no error");
+  EXPECT_THAT(error("\"partial_rotary_factor\": 0.5"), HasSubstr("partial_rotary_factor: only 1"));
+  EXPECT_THAT(ConfigError(LlamaConfigWith("silu", "relu")), HasSubstr("hidden_act: \"relu\": only silu"));
+  EXPECT_THAT(ConfigError(LlamaConfigWith("\"llama\"", "\"mistral\"")),
+              HasSubstr("model_type: \"mistral\" is not that of LlamaForCausalLM"));
+  EXPECT_THAT(error("\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e4}}"),
+              HasSubstr("rope_parameters: one for each kind of layer"));
+}
+
+TEST(HfConfig, WindowsCountOnlyWhereTheyHideSomething) {
+  const auto error = [](const std::string& keys) {
+    return ConfigError(LlamaConfigWith("\"use_cache\": true", keys));
+  };
+  // Two layers, a context of 512.
+  EXPECT_EQ(error("\"sliding_window\": 100"), "no error");
+  EXPECT_EQ(error("\"use_sliding_window\": false, \"sliding_window\": 100"), "no error");
+  EXPECT_EQ(error("\"use_sliding_window\": true, \"sliding_window\": 512, \"max_window_layers\": 0"),
+            "no error");
+  EXPECT_EQ(error("\"use_sliding_window\": true, \"sliding_window\": 100, \"max_window_layers\": 2"),
+            "no error");
+  EXPECT_THAT(error("\"use_sliding_window\": true, \"sliding_window\": 100, \"max_window_layers\": 1"),
+              HasSubstr("use_sliding_window: not supported"));
+  EXPECT_EQ(error("\"layer_types\": [\"full_attention\", \"full_attention\"]"), "no error");
+  EXPECT_THAT(error("\"layer_types\": [\"full_attention\", \"sliding_attention\"]"),
+              HasSubstr("layer_types: only full_attention"));
+  EXPECT_THAT(error("\"layer_types\": 3"), HasSubstr("layer_types: not a list"));
+}
+
+TEST(HfConfig, TheFamilyComesFromItsArchitectureOrItsType) {
+  EXPECT_EQ(ConfigError(LlamaConfigWith("\"LlamaForCausalLM\"\n  ]", "\"LlamaForCausalLM\"\n  ], \"x\": 1")),
+            "no error");
+  const std::string by_type = LlamaConfigWith("\"architectures\"", "\"ignored\"");
+  const auto config = ConfigFromHfJson(by_type, "c");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->architecture, "llama");
+  EXPECT_THAT(ConfigError(absl::StrReplaceAll(by_type, {{"\"llama\"", "\"mamba\""}})),
+              HasSubstr("model_type: \"mamba\" is not supported, only llama, qwen2 and qwen3"));
+}
+
+TEST(HfConfig, Qwen3sHeadsAreOf128WhereTheFileDoesNotSay) {
+  std::string text = ReadText(Golden("tiny-qwen3/config.json"));
+  text = absl::StrReplaceAll(text, {{"\"head_dim\": 32,", ""}});
+  const auto config = ConfigFromHfJson(text, "c");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->head_dim, 128);
 }
 
 TEST(HfSource, ReadsTinyCheckpoint) {
@@ -188,7 +246,7 @@ TEST(HfSource, ReadsTinyCheckpoint) {
   EXPECT_EQ(config.num_parameters(), elements);
   std::vector<Half> rows(3 * 64);
   ASSERT_TRUE((*source)->ReadRows({TensorRole::kDown, 1}, 61, 1, absl::MakeSpan(rows).subspan(0, 160)).ok());
-  const SafetensorsTensor* down = (*file)->FindTensor("model.layers.1.mlp.down_proj.weight");
+  const StoredTensor* down = FindTensor((*file)->tensors(), "model.layers.1.mlp.down_proj.weight");
   EXPECT_EQ(std::memcmp(rows.data(), down->data.data() + 61 * 160 * 2, 160 * 2), 0);
 }
 
@@ -263,13 +321,52 @@ TEST(HfSource, NamesWhatIsWrong) {
   EXPECT_THAT(error(directory), HasSubstr("model.safetensors: tensor extra: not part of a llama model"));
   Put(directory, "model.safetensors",
       SmallWeights("F32", encode).Tensor("lm_head.weight", "F32", "[1]", "1234").Build());
-  EXPECT_EQ(error(directory), "no error");  // the embedding is tied
   Put(directory, "config.json",
       absl::StrReplaceAll(kSmallConfig,
                           {{"\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false"}}));
   EXPECT_THAT(error(directory), HasSubstr("tensor lm_head.weight: 1 x 1, expected 4 x 2"));
-  Put(directory, "model.safetensors.index.json", "{}");
-  EXPECT_THAT(error(directory), HasSubstr("several files are not supported"));
+}
+
+// Whether the configuration ties the output or not, what is stored decides where the two disagree.
+TEST(HfSource, OutputMayBeStoredThoughItIsTied) {
+  const auto encode = [](float x) { return Bytes(x); };
+  std::string same, other;
+  for (float x = 1; x <= 8; ++x) same += Bytes(x), other += Bytes(x + 1);
+  const auto tied = [&](const std::string& output) {
+    const std::string directory = MakeDirectory();
+    Put(directory, "config.json", kSmallConfig);
+    SafetensorsBuilder builder = SmallWeights("F32", encode);
+    Put(directory, "model.safetensors", builder.Tensor("lm_head.weight", "F32", "[4,2]", output).Build());
+    const auto source = HfSource::Open(directory);
+    EXPECT_TRUE(source.ok()) << source.status();
+    return (*source)->config().tied_embedding;
+  };
+  EXPECT_TRUE(tied(same));
+  EXPECT_FALSE(tied(other));
+}
+
+TEST(HfSource, ReadsShards) {
+  const std::string directory = MakeDirectory();
+  const std::string whole = ReadText(Golden("tiny-qwen3/model.safetensors"));
+  Put(directory, "config.json", ReadText(Golden("tiny-qwen3/config.json")));
+  const auto file = SafetensorsFile::Open(Golden("tiny-qwen3/model.safetensors")).value();
+  SafetensorsBuilder shards[2];
+  std::string map;
+  int i = 0;
+  for (const auto& [name, tensor] : file->tensors()) {
+    const std::string shape = tensor.rows == 1 ? absl::StrCat("[", tensor.cols, "]")
+                                               : absl::StrCat("[", tensor.rows, ",", tensor.cols, "]");
+    shards[i % 2].Tensor(name, "F16", shape, std::string(tensor.data.data(), tensor.data.size()));
+    absl::StrAppend(&map, map.empty() ? "" : ",", "\"", name, "\":\"model-", i % 2, ".safetensors\"");
+    ++i;
+  }
+  Put(directory, "model-0.safetensors", shards[0].Build());
+  Put(directory, "model-1.safetensors", shards[1].Build());
+  Put(directory, "model.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
+  const auto sharded = HfSource::Open(directory);
+  ASSERT_TRUE(sharded.ok()) << sharded.status();
+  const auto single = HfSource::Open(Golden("tiny-qwen3")).value();
+  EXPECT_EQ((*sharded)->Fingerprint(), single->Fingerprint());
 }
 
 TEST(HfSource, OverflowNamesTensorAndElement) {

@@ -29,18 +29,18 @@ TEST(SafetensorsFile, FindsTensorsAndTheirBytes) {
   const auto file = SafetensorsFile::Open(WriteFile("model.safetensors", builder.Build()));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ((*file)->tensors().size(), 4u);
-  const SafetensorsTensor* half = (*file)->FindTensor("half");
+  const StoredTensor* half = FindTensor((*file)->tensors(), "half");
   ASSERT_NE(half, nullptr);
   EXPECT_EQ(half->rows, 2);
   EXPECT_EQ(half->cols, 3);
   EXPECT_EQ(std::string(half->data.data(), half->data.size()), std::string(12, 'h'));
-  EXPECT_EQ((*file)->FindTensor("float")->rows, 1);
-  EXPECT_EQ((*file)->FindTensor("float")->cols, 2);
-  EXPECT_EQ((*file)->FindTensor("float")->data[0], 'f');
-  EXPECT_EQ((*file)->FindTensor("brain")->rows, 2);
-  EXPECT_EQ((*file)->FindTensor("brain")->type, SafetensorsType::kBf16);
-  EXPECT_EQ((*file)->FindTensor("scalar")->cols, 1);
-  EXPECT_EQ((*file)->FindTensor("other"), nullptr);
+  EXPECT_EQ(FindTensor((*file)->tensors(), "float")->rows, 1);
+  EXPECT_EQ(FindTensor((*file)->tensors(), "float")->cols, 2);
+  EXPECT_EQ(FindTensor((*file)->tensors(), "float")->data[0], 'f');
+  EXPECT_EQ(FindTensor((*file)->tensors(), "brain")->rows, 2);
+  EXPECT_EQ(FindTensor((*file)->tensors(), "brain")->type, &kBf16);
+  EXPECT_EQ(FindTensor((*file)->tensors(), "scalar")->cols, 1);
+  EXPECT_EQ(FindTensor((*file)->tensors(), "other"), nullptr);
 }
 
 TEST(SafetensorsFile, RefusesHostileHeaders) {
