@@ -4,6 +4,7 @@
 // Zeroed once, when it is allocated. Written by the threads of a step, each its own rows.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -20,10 +21,13 @@ class KvPool {
   static absl::StatusOr<KvPool> Allocate(const ModelConfig& config, int32_t num_blocks) {
     absl::StatusOr<PageMemory> memory = PageMemory::Allocate(BlockBytes(config) * num_blocks);
     if (!memory.ok()) return memory.status();
-    return KvPool(config, *std::move(memory));
+    return KvPool(config, num_blocks, *std::move(memory));
   }
 
   Half* data() const { return memory_.as<Half>(); }
+
+  // No sequence gets longer: what a model's context promises beyond it needs no memory anywhere.
+  int64_t max_positions() const { return max_positions_; }
 
   // All in elements. A block's keys of one layer and KV head start at KeyOffset, its values at ValueOffset.
   int64_t block_stride() const { return block_stride_; }
@@ -33,12 +37,14 @@ class KvPool {
   }
 
  private:
-  KvPool(const ModelConfig& config, PageMemory memory)
-      : heads_(config.num_kv_heads),
+  KvPool(const ModelConfig& config, int32_t num_blocks, PageMemory memory)
+      : max_positions_(std::min<int64_t>(config.context_length, int64_t{num_blocks} * kBlockTokens)),
+        heads_(config.num_kv_heads),
         head_stride_(int64_t{kBlockTokens} * config.head_dim),
         block_stride_(2 * config.num_layers * heads_ * head_stride_),
         memory_(std::move(memory)) {}
 
+  int64_t max_positions_;
   int64_t heads_;
   int64_t head_stride_;
   int64_t block_stride_;

@@ -1,17 +1,11 @@
 #include "worker/backend/cpu/packed_weights.h"
 
-#include <algorithm>
-#include <atomic>
-#include <mutex>
-
 #include "kernels/cpu/layer_ops.h"
 #include "kernels/cpu/matmul.h"
+#include "worker/model/weight_reader.h"
 
 namespace ridge::worker {
 namespace {
-
-// Rows that a thread reads at a time: whole panels, a few hundred KiB.
-constexpr int64_t kJobRows = 128;
 
 // Of a packed matrix, so that the next one begins at a cache line.
 int64_t PackedBytes(const PackedMatrix& matrix) {
@@ -20,66 +14,45 @@ int64_t PackedBytes(const PackedMatrix& matrix) {
   return (bytes + kLine - 1) / kLine * kLine;
 }
 
-// Appends a one-row tensor to `out` as floats.
-absl::Status ReadVector(const WeightSource& source, TensorId id, std::vector<float>* out) {
-  std::vector<Half> row(static_cast<size_t>(ShapeOf(source.config(), id).cols));
-  if (absl::Status status = source.ReadRows(id, 0, 1, absl::MakeSpan(row)); !status.ok()) return status;
-  const size_t begin = out->size();
-  out->resize(begin + row.size());
-  kernels::cpu::FromHalf(row.data(), static_cast<int64_t>(row.size()), out->data() + begin);
-  return absl::OkStatus();
+void PutRows(const PackedMatrix& matrix, int64_t row_begin, absl::Span<const Half> rows) {
+  const int64_t row_count = static_cast<int64_t>(rows.size()) / matrix.k;
+  kernels::cpu::PackRows(rows.data(), row_begin, row_count, matrix.k, matrix.panels);
+}
+
+void PutVector(absl::Span<const Half> values, float* out) {
+  kernels::cpu::FromHalf(values.data(), static_cast<int64_t>(values.size()), out);
 }
 
 }  // namespace
 
-// Some rows of a tensor and where they go.
-struct PackedWeights::ReadJob {
-  TensorId id;
-  int64_t row_begin;
-  int64_t row_count;
-  PackedMatrix* to;
-  int64_t to_row;  // of row_begin
-
-  absl::Status Run(const WeightSource& source, std::vector<Half>* rows) const {
-    rows->resize(static_cast<size_t>(row_count * to->k));
-    absl::Status status = source.ReadRows(id, row_begin, row_count, absl::MakeSpan(*rows));
-    if (status.ok()) kernels::cpu::PackRows(rows->data(), to_row, row_count, to->k, to->panels);
-    return status;
-  }
-};
-
 absl::StatusOr<PackedWeights> PackedWeights::Load(const WeightSource& source,
                                                   kernels::cpu::ThreadPool* pool) {
-  const ModelConfig& config = source.config();
   PackedWeights weights;
-  if (absl::Status status = weights.AllocateMatrices(config); !status.ok()) return status;
-  if (absl::Status status = weights.ReadVectors(source); !status.ok()) return status;
-  const std::vector<ReadJob> jobs = weights.MatrixJobs(config);
-
-  std::atomic<size_t> next{0};
-  std::mutex mutex;
-  absl::Status first_error;
-  pool->Run([&](int) {
-    std::vector<Half> rows;
-    for (size_t i; (i = next.fetch_add(1)) < jobs.size();) {
-      const absl::Status status = jobs[i].Run(source, &rows);
-      if (status.ok()) continue;
-      std::lock_guard lock(mutex);
-      first_error.Update(status);
-      next = jobs.size();
-    }
-  });
-  if (!first_error.ok()) return first_error;
+  if (absl::Status status = weights.Allocate(source.config()); !status.ok()) return status;
+  absl::Status status =
+      ReadWeights(source, pool, [&](TensorId id, int64_t row_begin, absl::Span<const Half> rows) {
+        weights.Put(source.config(), id, row_begin, rows);
+      });
+  if (!status.ok()) return status;
   return weights;
 }
 
-absl::Status PackedWeights::AllocateMatrices(const ModelConfig& config) {
+absl::Status PackedWeights::Allocate(const ModelConfig& config) {
   const int64_t hidden = config.hidden_size, mlp = config.mlp_size;
+  const size_t head_dim = static_cast<size_t>(config.head_dim);
   layers_.resize(static_cast<size_t>(config.num_layers));
+  final_norm_.resize(static_cast<size_t>(hidden));
   std::vector<PackedMatrix*> matrices = {&embedding_};
   embedding_ = {config.vocab_size, hidden};
   for (PackedLayer& layer : layers_) {
+    layer.attention_norm.resize(static_cast<size_t>(hidden));
+    layer.mlp_norm.resize(static_cast<size_t>(hidden));
     layer.qkv = {config.q_size() + 2 * config.kv_size(), hidden};
+    if (config.qkv_bias) layer.qkv_bias.resize(static_cast<size_t>(layer.qkv.n));
+    if (config.qk_norm) {
+      layer.query_norm.resize(head_dim);
+      layer.key_norm.resize(head_dim);
+    }
     layer.attention_output = {hidden, config.q_size()};
     layer.gate = layer.up = {mlp, hidden};
     layer.down = {hidden, mlp};
@@ -104,46 +77,46 @@ absl::Status PackedWeights::AllocateMatrices(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-std::vector<PackedWeights::ReadJob> PackedWeights::MatrixJobs(const ModelConfig& config) {
-  std::vector<ReadJob> jobs;
-  const auto add = [&](TensorId id, PackedMatrix* to, int64_t to_row) {
-    const int64_t rows = ShapeOf(config, id).rows;
-    for (int64_t row = 0; row < rows; row += kJobRows) {
-      jobs.push_back({id, row, std::min(kJobRows, rows - row), to, to_row + row});
-    }
-  };
-  add({TensorRole::kTokenEmbedding}, &embedding_, 0);
-  for (int32_t l = 0; l < config.num_layers; ++l) {
-    PackedLayer& layer = layers_[static_cast<size_t>(l)];
-    add({TensorRole::kQuery, l}, &layer.qkv, 0);
-    add({TensorRole::kKey, l}, &layer.qkv, config.q_size());
-    add({TensorRole::kValue, l}, &layer.qkv, config.q_size() + config.kv_size());
-    add({TensorRole::kAttentionOutput, l}, &layer.attention_output, 0);
-    add({TensorRole::kGate, l}, &layer.gate, 0);
-    add({TensorRole::kUp, l}, &layer.up, 0);
-    add({TensorRole::kDown, l}, &layer.down, 0);
+void PackedWeights::Put(const ModelConfig& config, TensorId id, int64_t row_begin,
+                        absl::Span<const Half> rows) {
+  PackedLayer& layer = layers_[static_cast<size_t>(id.layer)];
+  const int64_t key_row = config.q_size(), value_row = key_row + config.kv_size();
+  switch (id.role) {
+    case TensorRole::kTokenEmbedding:
+      return PutRows(embedding_, row_begin, rows);
+    case TensorRole::kAttentionNorm:
+      return PutVector(rows, layer.attention_norm.data());
+    case TensorRole::kQuery:
+      return PutRows(layer.qkv, row_begin, rows);
+    case TensorRole::kKey:
+      return PutRows(layer.qkv, key_row + row_begin, rows);
+    case TensorRole::kValue:
+      return PutRows(layer.qkv, value_row + row_begin, rows);
+    case TensorRole::kQueryBias:
+      return PutVector(rows, layer.qkv_bias.data());
+    case TensorRole::kKeyBias:
+      return PutVector(rows, layer.qkv_bias.data() + key_row);
+    case TensorRole::kValueBias:
+      return PutVector(rows, layer.qkv_bias.data() + value_row);
+    case TensorRole::kQueryNorm:
+      return PutVector(rows, layer.query_norm.data());
+    case TensorRole::kKeyNorm:
+      return PutVector(rows, layer.key_norm.data());
+    case TensorRole::kAttentionOutput:
+      return PutRows(layer.attention_output, row_begin, rows);
+    case TensorRole::kMlpNorm:
+      return PutVector(rows, layer.mlp_norm.data());
+    case TensorRole::kGate:
+      return PutRows(layer.gate, row_begin, rows);
+    case TensorRole::kUp:
+      return PutRows(layer.up, row_begin, rows);
+    case TensorRole::kDown:
+      return PutRows(layer.down, row_begin, rows);
+    case TensorRole::kFinalNorm:
+      return PutVector(rows, final_norm_.data());
+    case TensorRole::kOutput:
+      return PutRows(output_, row_begin, rows);
   }
-  if (!config.tied_embedding) add({TensorRole::kOutput}, &output_, 0);
-  return jobs;
-}
-
-absl::Status PackedWeights::ReadVectors(const WeightSource& source) {
-  absl::Status status = ReadVector(source, {TensorRole::kFinalNorm}, &final_norm_);
-  for (int32_t l = 0; l < source.config().num_layers; ++l) {
-    PackedLayer& layer = layers_[static_cast<size_t>(l)];
-    status.Update(ReadVector(source, {TensorRole::kAttentionNorm, l}, &layer.attention_norm));
-    status.Update(ReadVector(source, {TensorRole::kMlpNorm, l}, &layer.mlp_norm));
-    if (source.config().qkv_bias) {
-      for (TensorRole role : {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias}) {
-        status.Update(ReadVector(source, {role, l}, &layer.qkv_bias));
-      }
-    }
-    if (source.config().qk_norm) {
-      status.Update(ReadVector(source, {TensorRole::kQueryNorm, l}, &layer.query_norm));
-      status.Update(ReadVector(source, {TensorRole::kKeyNorm, l}, &layer.key_norm));
-    }
-  }
-  return status;
 }
 
 void PackedWeights::EmbeddingRow(int32_t token, float* out) const {

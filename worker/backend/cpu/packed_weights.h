@@ -48,11 +48,9 @@ class PackedWeights {
   void EmbeddingRow(int32_t token, float* out) const;
 
  private:
-  struct ReadJob;
-
-  absl::Status AllocateMatrices(const ModelConfig& config);
-  std::vector<ReadJob> MatrixJobs(const ModelConfig& config);
-  absl::Status ReadVectors(const WeightSource& source);
+  absl::Status Allocate(const ModelConfig& config);
+  // Puts rows of a tensor into their places. Calls for disjoint rows may run at once.
+  void Put(const ModelConfig& config, TensorId id, int64_t row_begin, absl::Span<const Half> rows);
 
   PageMemory memory_;       // of all matrices
   PackedMatrix embedding_;  // [vocab][hidden]

@@ -16,12 +16,11 @@ PagedAttention::PagedAttention(const ModelConfig& config, cpu::ThreadPool* pool,
       pool_(*pool),
       kv_(std::move(kv)),
       rope_(kernels::MakeRopeTable(config.rope_theta, config.head_dim, config.rope_divisors,
-                                   config.context_length)),
+                                   kv_.max_positions())),
       group_(config.num_heads / config.num_kv_heads),
       max_split_units_(4 * static_cast<size_t>(pool->num_threads())) {
   const size_t units = static_cast<size_t>(max_rows) * static_cast<size_t>(config.num_kv_heads);
-  const int64_t max_chunks =
-      (config.context_length + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
+  const int64_t max_chunks = (kv_.max_positions() + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
   units_.reserve(units);
   items_.reserve(std::max(units, max_split_units_ * static_cast<size_t>(max_chunks)));
   partials_stride_ = max_chunks * group_ * cpu::PartialStride(config.head_dim);
