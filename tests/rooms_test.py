@@ -20,6 +20,7 @@ ALLOWED = {
     "bench": {"common"},
     "bench/kernels": {"kernels", "worker/backend/cpu"},
     "bench/backend": {"bench/kernels", "common", "kernels", "worker/backend", "worker/backend/cpu", "worker/model"},
+    "bench/load": {"common", "worker/backend", "worker/backend/cpu", "worker/model"},
 }
 # Rooms that may see protos and gRPC.
 EDGES = {"common", "worker/service", "router", "bench"}
