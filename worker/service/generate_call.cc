@@ -113,7 +113,7 @@ absl::Status GenerateCall::CancelledStatus() const {
 void GenerateCall::OnCancel() {
   absl::MutexLock lock(&mutex_);
   cancelled_ = true;
-  // Before there is a sequence, the task thread sees the flag.
+  // Before there is a sequence, the task sees the flag.
   if (stream_.has_value()) environment_.engine->Cancel(sequence_, CancelledStatus());
 }
 

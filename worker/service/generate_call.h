@@ -1,7 +1,7 @@
 // One streaming call: from raw request bytes to the last message. Serves Inference.Generate and
 // Worker.Execute, which differ in their envelopes only.
 //
-// Threads: gRPC's callbacks, the task thread and the output thread meet here under one mutex. At most one
+// Threads: gRPC's callbacks, the task pool and the output thread meet here under one mutex. At most one
 // write is in flight; what arrives meanwhile is merged into the next message. Ownership: the call lives until
 // gRPC is done with it and its sequence has ended. The call is finished once, after the sequence ended.
 #pragma once
@@ -21,7 +21,7 @@
 #include "worker/service/open_calls.h"
 #include "worker/service/request.h"
 #include "worker/service/response_stream.h"
-#include "worker/service/task_thread.h"
+#include "worker/service/task_pool.h"
 
 namespace ridge::worker {
 
@@ -29,7 +29,7 @@ namespace ridge::worker {
 struct CallEnvironment {
   const ServedModel* model;
   Engine* engine;
-  TaskThread* tasks;
+  TaskPool* tasks;
   Clock* clock;
   OpenCalls* open_calls;
 };
@@ -57,7 +57,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   GenerateCall(const CallEnvironment& environment, Envelope envelope, grpc::CallbackServerContext* context);
 
-  // On the task thread: from the request to the engine, or to an error.
+  // On a thread of the pool: from the request to the engine, or to an error.
   void Prepare(const grpc::ByteBuffer& request);
   absl::Status Submit(absl::StatusOr<ResolvedCall> call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why the client's going ends the call.

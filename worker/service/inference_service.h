@@ -1,7 +1,7 @@
 // ridge.v1.Inference on a worker.
 //
 // Requests arrive as raw bytes, so that text which is not UTF-8 is refused with its field's name. Requests
-// are parsed and answered on the task thread. Thread-safe.
+// are parsed and answered in the task pool. Thread-safe.
 #pragma once
 
 #include "grpcpp/support/byte_buffer.h"

@@ -105,7 +105,7 @@ void Worker::StartEngine() {
                                                   .step_tokens = config_.step_tokens,
                                                   .chunk_tokens = config_.chunk_tokens},
                                      backend_.get(), RealClock(), &engine_metrics_);
-  tasks_ = std::make_unique<TaskThread>();
+  tasks_ = std::make_unique<TaskPool>();
   const CallEnvironment environment{&model_, engine_.get(), tasks_.get(), RealClock(), &open_calls_};
   inference_ = std::make_unique<InferenceService>(environment);
   worker_service_ = std::make_unique<WorkerService>(

@@ -19,7 +19,7 @@
 #include "worker/service/inference_service.h"
 #include "worker/service/open_calls.h"
 #include "worker/service/served_model.h"
-#include "worker/service/task_thread.h"
+#include "worker/service/task_pool.h"
 #include "worker/service/worker_config.h"
 #include "worker/service/worker_service.h"
 
@@ -70,7 +70,7 @@ class Worker {
   std::unique_ptr<Backend> backend_;
   int32_t num_blocks_ = 0;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<TaskThread> tasks_;
+  std::unique_ptr<TaskPool> tasks_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<WorkerService> worker_service_;
   std::unique_ptr<GrpcServer> grpc_;

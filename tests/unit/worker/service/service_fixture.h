@@ -150,7 +150,7 @@ class ServiceTest : public ::testing::Test {
   HeldBackend backend_;
   OpenCalls open_calls_;
   std::unique_ptr<Engine> engine_;
-  TaskThread tasks_;
+  TaskPool tasks_;
   std::unique_ptr<InferenceService> inference_service_;
   std::unique_ptr<WorkerService> worker_service_;
   std::unique_ptr<GrpcServer> server_;

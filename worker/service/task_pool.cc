@@ -1,30 +1,32 @@
-#include "worker/service/task_thread.h"
+#include "worker/service/task_pool.h"
 
 #include <utility>
 
 namespace ridge::worker {
 
-TaskThread::TaskThread() : thread_([this] { Run(); }) {}
+TaskPool::TaskPool(int threads) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+}
 
-TaskThread::~TaskThread() {
+TaskPool::~TaskPool() {
   {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
   }
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
-void TaskThread::Add(std::function<void()> task) {
+void TaskPool::Add(std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
   tasks_.push_back(std::move(task));
 }
 
-void TaskThread::Run() {
+void TaskPool::Run() {
   for (;;) {
     std::function<void()> task;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &TaskThread::HasWork));
+      mutex_.Await(absl::Condition(this, &TaskPool::HasWork));
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();

@@ -1,4 +1,5 @@
-// One thread that runs tasks in the order in which they were added: work that is too long for gRPC's threads.
+// A few threads that run tasks: work that is too long for gRPC's threads. Tasks begin in the order in which
+// they were added; one that takes long delays the others only when all threads are busy with such.
 //
 // Add may be called from any thread. The destructor runs what was added, then joins.
 #pragma once
@@ -6,19 +7,22 @@
 #include <deque>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
 namespace ridge::worker {
 
-class TaskThread {
+class TaskPool {
  public:
-  TaskThread();
-  ~TaskThread();
+  static constexpr int kDefaultThreads = 4;
 
-  TaskThread(const TaskThread&) = delete;
-  TaskThread& operator=(const TaskThread&) = delete;
+  explicit TaskPool(int threads = kDefaultThreads);
+  ~TaskPool();
+
+  TaskPool(const TaskPool&) = delete;
+  TaskPool& operator=(const TaskPool&) = delete;
 
   void Add(std::function<void()> task);
 
@@ -29,7 +33,7 @@ class TaskThread {
   absl::Mutex mutex_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace ridge::worker
