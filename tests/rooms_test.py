@@ -21,6 +21,7 @@ ALLOWED = {
     "bench/kernels": {"kernels", "worker/backend/cpu"},
     "bench/backend": {"bench/kernels", "common", "kernels", "worker/backend", "worker/backend/cpu", "worker/model"},
     "bench/load": {"common", "worker/backend", "worker/backend/cpu", "worker/model"},
+    "bench/tokenizer": {"worker/text"},
 }
 # Rooms that may see protos and gRPC.
 EDGES = {"common", "worker/service", "router", "bench"}

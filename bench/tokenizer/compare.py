@@ -1,0 +1,89 @@
+"""Our tokenizer against Hugging Face's tokenizers, on one core, in one run.
+
+  python bench/tokenizer/compare.py BINARY DIRECTORY english=GLOB code=GLOB cjk=GLOB     (needs: pip install tokenizers)
+
+BINARY is tokenizer-bench, DIRECTORY holds a tokenizer.json. Each corpus is what its glob finds, up to 1 MB, in documents of about
+2 KB. The peer is measured with encode_batch, encode_batch_fast and, for one long text, encode: its best counts. Prints MB/s of
+both, the ratio, and whether they give as many tokens.
+"""
+import glob
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["RAYON_NUM_THREADS"] = "1"
+from tokenizers import Tokenizer  # noqa: E402  (reads the environment)
+
+MOST_BYTES, DOCUMENT_BYTES, ROUNDS = 1_000_000, 2000, 3
+
+
+def documents(pattern):
+    made, size = [], 0
+    for path in sorted(glob.glob(pattern, recursive=True)):
+        try:
+            text = pathlib.Path(path).read_text(encoding="utf-8").replace("\0", "")
+        except (UnicodeDecodeError, IsADirectoryError):
+            continue
+        current = ""
+        for line in text.splitlines(keepends=True):
+            current += line
+            if len(current.encode()) >= DOCUMENT_BYTES:
+                made.append(current)
+                size += len(current.encode())
+                current = ""
+            if size >= MOST_BYTES:
+                return made
+    return made
+
+
+def best(run):
+    seconds = 1e9
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        result = run()
+        seconds = min(seconds, time.perf_counter() - begin)
+    return seconds, result
+
+
+def peer(tokenizer, texts):
+    runs = [lambda: tokenizer.encode_batch(texts, add_special_tokens=False),
+            lambda: tokenizer.encode_batch_fast(texts, add_special_tokens=False),
+            lambda: [tokenizer.encode(t, add_special_tokens=False) for t in texts]]
+    results = [best(run) for run in runs]
+    return min(seconds for seconds, _ in results), sum(len(e.ids) for e in results[0][1])
+
+
+def main():
+    binary, directory, *corpora = sys.argv[1:]
+    tokenizer = Tokenizer.from_file(os.path.join(directory, "tokenizer.json"))
+    with tempfile.TemporaryDirectory() as folder:
+        texts = {}
+        for corpus in corpora:
+            name, pattern = corpus.split("=", 1)
+            texts[name] = documents(pattern)
+            (pathlib.Path(folder) / name).write_bytes("\0".join(texts[name]).encode())
+        out = subprocess.run([binary, directory] + [f"{folder}/{name}" for name in texts], check=True, capture_output=True, text=True).stdout
+        ours = {}
+        for line in out.splitlines():
+            name, size, tokens, seconds = line.split("\t")
+            ours[name] = (int(size), int(tokens), float(seconds))
+        print("| corpus | MB | ours, MB/s | peer, MB/s | ratio | same number of tokens |\n|---|---|---|---|---|---|")
+        for name, made in texts.items():
+            for mode, batch in (("documents", made), ("one text", ["".join(made)])):
+                size, tokens, seconds = ours[f"{name} {mode}"]
+                peer_seconds, peer_tokens = peer(tokenizer, batch)
+                print(f"| {name}, {mode} | {size / 1e6:.2f} | {size / seconds / 1e6:.1f} | {size / peer_seconds / 1e6:.2f} "
+                      f"| {peer_seconds / seconds:.1f} | {'yes' if tokens == peer_tokens else 'no'} |")
+        for name, (size, tokens, seconds) in ours.items():
+            if "detokenised" in name:
+                print(f"{name}: {tokens / seconds / 1e6:.1f} million tokens/s")
+            elif name.startswith("1 MB") or name == "load":
+                print(f"{name}: {seconds * 1000:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
