@@ -16,6 +16,22 @@ absl::Status CheckMeaningless(absl::string_view field, std::optional<bool> value
   return InvalidField(field, absl::StrCat("applies to ", applies_to, " only"));
 }
 
+Conversation ConversationOf(const v1::Chat& chat) {
+  Conversation conversation;
+  for (const v1::ChatMessage& message : chat.messages()) {
+    Message& added = conversation.messages.emplace_back();
+    added.role = message.role();
+    added.content = message.content();
+    if (message.has_reasoning()) added.reasoning = message.reasoning();
+    for (const v1::ToolCall& call : message.tool_calls()) {
+      added.tool_calls.push_back({call.name(), call.arguments()});
+    }
+  }
+  conversation.tools.assign(chat.tools().begin(), chat.tools().end());
+  if (chat.has_enable_thinking()) conversation.enable_thinking = chat.enable_thinking();
+  return conversation;
+}
+
 }  // namespace
 
 absl::Status CheckModelName(const std::string& name, const ServedModel& model) {
@@ -73,13 +89,10 @@ absl::StatusOr<std::vector<TokenId>> EncodeChat(const v1::Chat& chat, const Inpu
   absl::Status status = CheckMeaningless("add_special_tokens", options.add_special_tokens, "prompt");
   if (!status.ok()) return status;
 
-  std::vector<Message> messages;
-  for (const v1::ChatMessage& message : chat.messages()) {
-    messages.push_back({message.role(), message.content()});
-  }
-  absl::StatusOr<std::vector<PromptPart>> parts =
-      model.chat_template->Render(messages, options.add_generation_prompt.value_or(true));
-  // The template names messages[i].role.
+  Conversation conversation = ConversationOf(chat);
+  conversation.add_generation_prompt = options.add_generation_prompt.value_or(true);
+  absl::StatusOr<std::vector<PromptPart>> parts = model.chat_template->Render(conversation);
+  // The template names the field, from messages[i] on.
   if (!parts.ok()) return absl::InvalidArgumentError(absl::StrCat("chat.", parts.status().message()));
   absl::StatusOr<std::vector<TokenId>> ids =
       EncodePrompt(*model.tokenizer, *parts, options.parse_special_tokens.value_or(false));

@@ -1,5 +1,6 @@
 #include "worker/service/served_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "worker/model/gguf_source.h"
 #include "worker/service/default_sampling.h"
 #include "worker/text/gguf_tokenizer.h"
+#include "worker/text/hf_tokenizer.h"
 
 namespace ridge::worker {
 namespace {
@@ -34,43 +36,64 @@ absl::StatusOr<int32_t> ContextOf(const WorkerConfig& config, const ModelConfig&
   return config.max_context;
 }
 
+// NOT_FOUND where the model has none.
+absl::StatusOr<TokenizerSpec> ReadTokenizer(const WorkerConfig& config, const WeightSource& source) {
+  if (const auto* gguf = dynamic_cast<const GgufSource*>(&source)) return TokenizerSpecFromGguf(gguf->file());
+  if (absl::StartsWith(config.model, "synthetic:")) {
+    return absl::NotFoundError(absl::StrCat(config.model, ": no tokenizer"));
+  }
+  return TokenizerSpecFromHfDirectory(config.model);
+}
+
 // nullptr where the model has none.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const WorkerConfig& config,
                                                          const WeightSource& source) {
-  const auto* gguf = dynamic_cast<const GgufSource*>(&source);
-  if (gguf == nullptr) {
-    LogWarning("{}: no tokenizer; requests give prompt_ids and get no text", config.model);
-    return nullptr;
-  }
-  absl::StatusOr<TokenizerSpec> spec = TokenizerSpecFromGguf(gguf->file());
+  absl::StatusOr<TokenizerSpec> spec = ReadTokenizer(config, source);
   if (absl::IsNotFound(spec.status())) {
     LogWarning("{}; requests give prompt_ids and get no text", std::string(spec.status().message()));
     return nullptr;
   }
-  if (!spec.ok()) return spec.status();
+  if (!spec.ok()) return InvalidField("--model", spec.status().message());
   const size_t vocab_size = source.config().vocab_size;
   if (spec->tokens.size() > vocab_size) {
-    return InvalidField(config.model, absl::StrCat("the tokenizer has ", spec->tokens.size(),
-                                                   " tokens, the model ", vocab_size));
+    return InvalidField("--model", absl::StrCat(config.model, ": the tokenizer has ", spec->tokens.size(),
+                                                " tokens, the model ", vocab_size));
   }
   // Output matrices are padded to round sizes; such ids can be drawn, and have no text.
   spec->tokens.resize(vocab_size, {.bytes = "", .kind = TokenKind::kUnused});
-  return Tokenizer::Create(*std::move(spec));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*std::move(spec));
+  if (!tokenizer.ok()) {
+    return InvalidField("--model", absl::StrCat(config.model, ": tokenizer: ", tokenizer.status().message()));
+  }
+  return tokenizer;
 }
 
 absl::StatusOr<std::optional<ChatTemplate>> LoadChatTemplate(const WorkerConfig& config,
                                                              const Tokenizer* tokenizer) {
-  if (!config.chat_template.empty()) {
-    if (tokenizer == nullptr) return InvalidField("--chat_template", "the model has no tokenizer");
-    absl::StatusOr<ChatTemplate> named = ChatTemplate::FromName(config.chat_template);
-    if (!named.ok()) return InvalidField("--chat_template", named.status().message());
-    return *std::move(named);
+  const bool is_named = !config.chat_template.empty();
+  if (is_named && tokenizer == nullptr) return InvalidField("--chat_template", "the model has no tokenizer");
+  if (!is_named && (tokenizer == nullptr || tokenizer->chat_template().empty())) return std::nullopt;
+  absl::StatusOr<ChatTemplate> chat = is_named ? ChatTemplate::FromName(config.chat_template)
+                                               : ChatTemplate::Recognise(tokenizer->chat_template());
+  if (chat.ok()) {
+    absl::Status status = chat->CheckTokens(*tokenizer);
+    if (!status.ok()) return InvalidField(is_named ? "--chat_template" : "--model", status.message());
+    return *std::move(chat);
   }
-  if (tokenizer == nullptr || tokenizer->chat_template().empty()) return std::nullopt;
-  absl::StatusOr<ChatTemplate> known = ChatTemplate::Recognise(tokenizer->chat_template());
-  if (known.ok()) return *std::move(known);
-  LogWarning("chat is not available: {} (--chat_template)", std::string(known.status().message()));
+  if (is_named) return InvalidField("--chat_template", chat.status().message());
+  LogWarning("chat is not available: {} (--chat_template)", std::string(chat.status().message()));
   return std::nullopt;
+}
+
+// Models' configurations often name one end of several: the tokenizer knows its own, and the chat template
+// the one that ends an answer.
+void AddEnds(const Tokenizer& tokenizer, const std::optional<ChatTemplate>& chat,
+             std::vector<TokenId>* ends) {
+  const auto add = [&](TokenId id) {
+    if (id >= 0 && std::find(ends->begin(), ends->end(), id) == ends->end()) ends->push_back(id);
+  };
+  add(tokenizer.eos_id());
+  if (chat.has_value()) add(tokenizer.FindSpecial(chat->end_of_turn()));
 }
 
 }  // namespace
@@ -89,6 +112,9 @@ absl::StatusOr<ServedModel> LoadServedModel(const WorkerConfig& config, const We
   absl::StatusOr<std::optional<ChatTemplate>> chat = LoadChatTemplate(config, model.tokenizer.get());
   if (!chat.ok()) return chat.status();
   model.chat_template = *std::move(chat);
+  if (model.tokenizer != nullptr) {
+    AddEnds(*model.tokenizer, model.chat_template, &model.config.eos_token_ids);
+  }
 
   if (config.default_sampling == "model") {
     absl::StatusOr<SamplingParams> sampling = SamplingFromModel(config.model);

@@ -31,8 +31,9 @@ struct ServedModel {
   int64_t kv_capacity_tokens = 0;
 };
 
-// All but what the backend knows; context_length is that of the model and of --max_context. Errors name the
-// flag. What a model lacks (a tokenizer, a known chat template) is logged and left out.
+// All but what the backend knows; context_length is that of the model and of --max_context, and what ends a
+// generation is what model, tokenizer and chat template name. Errors name the flag. What a model lacks (a
+// tokenizer, a known chat template) is logged and left out; what it has and is broken, is an error.
 absl::StatusOr<ServedModel> LoadServedModel(const WorkerConfig& config, const WeightSource& source);
 
 }  // namespace ridge::worker

@@ -71,7 +71,7 @@ absl::StatusOr<v1::GetModelResponse> GetModel(const v1::GetModelRequest& request
   response.set_vocab_size(model.config.vocab_size);
   response.set_context_length(model.context_length);
   for (TokenId id : model.config.eos_token_ids) response.add_eos_token_ids(id);
-  if (model.chat_template.has_value()) response.set_chat_template(model.chat_template->name());
+  if (model.chat_template.has_value()) response.set_chat_template(std::string(model.chat_template->name()));
   response.set_has_tokenizer(model.tokenizer != nullptr);
   *response.mutable_default_sampling() = SamplingToProto(model.default_sampling);
   response.set_numerics_id(model.numerics_id);

@@ -33,7 +33,9 @@ ABSL_FLAG(int, max_context, WorkerConfig().max_context,
 ABSL_FLAG(std::string, default_sampling, WorkerConfig().default_sampling,
           "what absent sampling fields stand for: ridge (temperature 1, the rest off) or model (its "
           "generation_config.json)");
-ABSL_FLAG(std::string, chat_template, "", "chat template by name (chatml); empty: the model's own");
+ABSL_FLAG(std::string, chat_template, "",
+          "chat template by name (chatml, smollm2, qwen2, qwen2.5, qwen3, llama3, llama3.1); empty: the "
+          "model's own");
 ABSL_FLAG(std::string, max_message_bytes, "16MiB", "largest gRPC message");
 ABSL_FLAG(std::string, log_level, WorkerConfig().log_level, "debug, info, warning or error");
 ABSL_FLAG(absl::Duration, drain_timeout, WorkerConfig().drain_timeout,

@@ -1,8 +1,8 @@
 // Chat messages to a prompt, as the model's own template would render them.
 //
-// Templates are not interpreted: a known one is recognised by its exact source and rendered by code, an
-// unknown one is an error, unless a family is chosen by name. Control tokens and contents are kept apart, so
-// that a content cannot forge a control token. Immutable; any thread.
+// Templates are not interpreted: a known one is recognised by its source and rendered by code, an unknown one
+// is an error, unless a family is chosen by name. Control tokens and contents are kept apart, so that a
+// content cannot forge a control token. Immutable; any thread.
 #pragma once
 
 #include <string>
@@ -10,40 +10,36 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/text/chat_family.h"
+#include "worker/text/chat_prompt.h"
 #include "worker/text/tokenizer.h"
 
 namespace ridge::worker {
 
-struct Message {
-  std::string role;
-  std::string content;
-};
-
-// A stretch of the prompt.
-struct PromptPart {
-  std::string text;
-  bool is_control;  // a special token; otherwise text, in which special tokens have no meaning
-};
-
 class ChatTemplate {
  public:
+  // By the SHA-256 of the source, in which "\n" may be written as a line break and white space may end it.
   // UNIMPLEMENTED for a source that is not known.
   static absl::StatusOr<ChatTemplate> Recognise(absl::string_view source);
-  // "chatml"; INVALID_ARGUMENT lists the names.
+  // INVALID_ARGUMENT lists the names.
   static absl::StatusOr<ChatTemplate> FromName(absl::string_view name);
 
-  const std::string& name() const { return name_; }
+  absl::string_view name() const { return family_->name; }
+  bool has_tools() const { return family_->has_tools; }
+  bool has_thinking() const { return family_->has_thinking; }
+  absl::string_view end_of_turn() const { return family_->end_of_turn; }
 
-  // INVALID_ARGUMENT names messages[i].role.
-  absl::StatusOr<std::vector<PromptPart>> Render(const std::vector<Message>& messages,
-                                                 bool add_generation_prompt) const;
+  // FAILED_PRECONDITION where a control token of the template is no special token of the tokenizer.
+  absl::Status CheckTokens(const Tokenizer& tokenizer) const;
+
+  // INVALID_ARGUMENT begins with the field: messages[i].role, tools[i], enable_thinking...
+  absl::StatusOr<std::vector<PromptPart>> Render(const Conversation& conversation) const;
 
  private:
-  ChatTemplate(std::string name, std::string default_system)
-      : name_(std::move(name)), default_system_(std::move(default_system)) {}
+  explicit ChatTemplate(const ChatFamily* family) : family_(family) {}
+  absl::Status Check(const Conversation& conversation) const;
 
-  std::string name_;
-  std::string default_system_;  // put in front where the first message is no system message; empty: none
+  const ChatFamily* family_;
 };
 
 // With parse_special the contents may hold control tokens too. FAILED_PRECONDITION where a control token of

@@ -4,27 +4,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/text/bpe.h"
 #include "worker/text/byte_alphabet.h"
 
 namespace ridge::worker {
 namespace {
 
-// White space as Unicode defines it; PCRE2's \s adds a character to it.
-#define RIDGE_SPACE "\\p{Z}\\t-\\r\\x{85}"
-
-// GPT-2's cut: contractions, words, numbers and other runs with a leading space, then white space.
-constexpr char kGpt2Pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" RIDGE_SPACE
-                                "\\p{L}\\p{N}]+|[" RIDGE_SPACE "]+(?![^" RIDGE_SPACE "])|[" RIDGE_SPACE "]+";
-constexpr char kSingleDigitPattern[] = "\\p{N}";
-
-// Qwen2's cut: a word takes any one character in front of it, numerals stand alone, line breaks end a run.
-constexpr char kQwen2Pattern[] =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
-    "| ?[^" RIDGE_SPACE "\\p{L}\\p{N}]+[\\r\\n]*|[" RIDGE_SPACE
-    "]*[\\r\\n]+"
-    "|[" RIDGE_SPACE "]+(?![^" RIDGE_SPACE "])|[" RIDGE_SPACE "]+";
-
-#undef RIDGE_SPACE
+// By the names that llama.cpp gives to pre-tokenizers.
+constexpr char kQwen2Regex[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+constexpr char kLlama3Regex[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 absl::Status KeyError(const GgufFile& file, absl::string_view key, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", key, ": ", what));
@@ -40,17 +32,24 @@ enum : int64_t {
   kGgufByte = 6
 };
 
+bool IsLlama3(absl::string_view pre) {
+  return pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3";
+}
+
 absl::Status ReadPreTokenizer(const GgufFile& file, TokenizerSpec* spec) {
   constexpr char kKey[] = "tokenizer.ggml.pre";
   absl::StatusOr<absl::string_view> name = file.GetString(kKey);
   if (!name.ok()) return name.status();
   if (*name == "smollm") {
-    spec->split_patterns = {kSingleDigitPattern, kGpt2Pattern};
+    spec->splits = {{kDigitSplitRegex}, {kGpt2SplitRegex}};
   } else if (*name == "gpt-2") {
-    spec->split_patterns = {kGpt2Pattern};
+    spec->splits = {{kGpt2SplitRegex}};
   } else if (*name == "qwen2") {
-    spec->split_patterns = {kQwen2Pattern};
+    spec->splits = {{kQwen2Regex}};
     spec->normalize_nfc = true;
+  } else if (IsLlama3(*name)) {
+    spec->splits = {{kLlama3Regex}};
+    spec->ignore_merges = true;
   } else {
     return absl::UnimplementedError(
         absl::StrCat(file.path(), ": ", kKey, ": pre-tokenizer \"", *name, "\" is not supported"));
@@ -101,6 +100,7 @@ absl::Status ReadMerges(const GgufFile& file, TokenizerSpec* spec) {
   absl::StatusOr<std::vector<absl::string_view>> merges = file.GetStringArray(kMerges);
   if (!merges.ok()) return merges.status();
   spec->merges.reserve(merges->size());
+  MergeResolver resolver(spec->tokens);
   for (size_t i = 0; i < merges->size(); ++i) {
     const absl::string_view merge = (*merges)[i];
     const size_t space = merge.find(' ');
@@ -110,7 +110,11 @@ absl::Status ReadMerges(const GgufFile& file, TokenizerSpec* spec) {
     if (!left.ok() || !right.ok() || left->empty() || right->empty()) {
       return KeyError(file, absl::StrCat(kMerges, "[", i, "]"), "not two byte-level pieces");
     }
-    spec->merges.emplace_back(*std::move(left), *std::move(right));
+    TokenizerSpec::Merge resolved;
+    if (!resolver.Resolve(*left, *right, &resolved)) {
+      return KeyError(file, absl::StrCat(kMerges, "[", i, "]"), "uses a piece that is not in the vocabulary");
+    }
+    spec->merges.push_back(resolved);
   }
   return absl::OkStatus();
 }
@@ -151,9 +155,15 @@ absl::StatusOr<TokenizerSpec> TokenizerSpecFromGguf(const GgufFile& file) {
   if (status.ok()) status = ReadMerges(file, &spec);
   if (status.ok()) status = ReadId(file, "tokenizer.ggml.bos_token_id", spec.tokens.size(), &spec.bos_id);
   if (status.ok()) status = ReadId(file, "tokenizer.ggml.eos_token_id", spec.tokens.size(), &spec.eos_id);
-  if (status.ok()) status = ReadFlag(file, "tokenizer.ggml.add_bos_token", &spec.add_bos);
-  if (status.ok()) status = ReadFlag(file, "tokenizer.ggml.add_eos_token", &spec.add_eos);
+  // Llama 3's files leave this out and mean it.
+  bool add_bos = IsLlama3(file.GetString("tokenizer.ggml.pre").value_or("")), add_eos = false;
+  if (status.ok()) status = ReadFlag(file, "tokenizer.ggml.add_bos_token", &add_bos);
+  if (status.ok()) status = ReadFlag(file, "tokenizer.ggml.add_eos_token", &add_eos);
+  // Half a tokenizer is broken, not absent.
+  if (absl::IsNotFound(status)) return absl::InvalidArgumentError(status.message());
   if (!status.ok()) return status;
+  if (add_bos && spec.bos_id >= 0) spec.prefix = {spec.bos_id};
+  if (add_eos && spec.eos_id >= 0) spec.suffix = {spec.eos_id};
   if (file.Has(kTemplate)) {
     absl::StatusOr<absl::string_view> text = file.GetString(kTemplate);
     if (!text.ok()) return text.status();

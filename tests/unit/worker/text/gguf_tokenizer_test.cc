@@ -61,7 +61,7 @@ TEST(GgufTokenizer, ReadsPiecesKindsAndIds) {
   EXPECT_EQ(spec->tokens[15].kind, TokenKind::kAdded);
   EXPECT_EQ(spec->eos_id, 14);
   EXPECT_EQ(spec->bos_id, -1);
-  EXPECT_FALSE(spec->add_bos);
+  EXPECT_THAT(spec->prefix, ElementsAre());
 }
 
 TEST(GgufTokenizer, Gpt2KeepsNumeralsTogether) {
@@ -117,8 +117,31 @@ TEST(GgufTokenizer, NamesTheKeyThatIsBroken) {
   parts.merges[1] = "12";
   expect_error(parts, "tokenizer.ggml.merges[1]: not two byte-level pieces");
   parts = {};
+  parts.merges[1] = "1 a";
+  expect_error(parts, "tokenizer.ggml.merges[1]: uses a piece that is not in the vocabulary");
+  parts = {};
   parts.eos = 16;
   expect_error(parts, "tokenizer.ggml.eos_token_id: 16 is not one of the 16 tokens");
+}
+
+TEST(GgufTokenizer, HalfATokenizerIsBroken) {
+  const auto file =
+      GgufFile::Open(WriteFile("half.gguf", GgufBuilder().Text("tokenizer.ggml.model", "gpt2").Build()));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const absl::Status status = TokenizerSpecFromGguf(**file).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("half.gguf: metadata tokenizer.ggml.pre: missing"));
+}
+
+TEST(GgufTokenizer, Llama3TakesWholeWordsAndThreeDigitsAndPutsBosInFront) {
+  Parts parts;
+  parts.pre = "llama-bpe";
+  parts.tokens[7] = "2121";
+  parts.merges = {"a s"};
+  EXPECT_TRUE(Read(parts)->ignore_merges);
+  EXPECT_THAT(Encode(parts, "12"), ElementsAre(6));
+  EXPECT_THAT(Encode(parts, "2121"), ElementsAre(3, 2, 3, 2));  // 212 and 1
+  EXPECT_THAT(Read(parts)->prefix, ElementsAre());              // no BOS is named
 }
 
 TEST(GgufTokenizer, AFileWithoutATokenizerIsNotFound) {

@@ -18,10 +18,10 @@ inline TokenizerSpec SmallTokenizerSpec() {
   spec.tokens.push_back({"<end>", TokenKind::kSpecial});      // 259
   spec.tokens.push_back({"<tool>", TokenKind::kAdded});       // 260
   spec.tokens.push_back({"<end>more", TokenKind::kSpecial});  // 261
-  spec.merges = {{"h", "e"}, {"l", "l"}, {"he", "ll"}};
-  spec.split_patterns = {"[a-z]+"};
+  spec.merges = {{'h', 'e', 256}, {'l', 'l', 257}, {256, 257, 258}};
+  spec.splits = {{"[a-z]+"}};
   spec.bos_id = 259;
-  spec.add_bos = true;
+  spec.prefix = {259};
   return spec;
 }
 

@@ -47,14 +47,6 @@ TEST(Tokenizer, DecodesToBytes) {
   EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{258, 'o', 259}, true), "hello");
 }
 
-TEST(Tokenizer, RefusesMergesOfUnknownPieces) {
-  TokenizerSpec spec = SmallTokenizerSpec();
-  spec.merges.push_back({"q", "q"});
-  const absl::Status status = Tokenizer::Create(spec).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("merge 3"));
-}
-
 TEST(Tokenizer, RefusesABosOutsideTheVocabulary) {
   TokenizerSpec spec = SmallTokenizerSpec();
   spec.bos_id = 262;
