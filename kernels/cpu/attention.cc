@@ -18,6 +18,8 @@ constexpr int64_t kTileBlocks = kAttentionTile / kKvBlockTokens;
 // Accumulators of the two products, as in the matmul: rows times registers.
 constexpr int kTileRows = kLanes == 16 ? 12 : 6;
 constexpr int kTileParts = kLanes == 4 ? 4 : 2;
+// Registers that a cache line of fp16 fills.
+constexpr int kLineParts = 32 / kLanes;
 
 // A tile of keys. Blocks beyond the last key repeat the last one.
 struct KeyTile {
@@ -55,9 +57,11 @@ struct States {
   }
 };
 
-// Scores of kRows states against kBlocks blocks of keys, registers of keys side by side.
+// Scores of kRows states against kBlocks blocks of keys, registers of keys side by side. What it reads, it
+// asks for of the `next` tile too: spread over the tile's work, memory and arithmetic go on together.
 template <int kRows, int kBlocks>
-HWY_INLINE void ScoreTile(const States& states, int64_t state, const KeyTile& tile, int64_t block) {
+HWY_INLINE void ScoreTile(const States& states, int64_t state, const KeyTile& tile, const KeyTile& next,
+                          int64_t block) {
   constexpr int kNumParts = kBlocks * kParts;
   const float* q[kRows];
   for (int row = 0; row < kRows; ++row) q[row] = states.query(state + row);
@@ -67,6 +71,7 @@ HWY_INLINE void ScoreTile(const States& states, int64_t state, const KeyTile& ti
   }
   const int64_t d = states.args.head_dim;
   for (int64_t i = 0; i < d; ++i) {
+    for (int b = 0; b < kBlocks; ++b) hwy::Prefetch(next.keys[block + b] + i * kKvBlockTokens);
     FloatVec keys[kNumParts];
     for (int part = 0; part < kNumParts; ++part) {
       keys[part] = LoadHalf(tile.keys[block + part / kParts] + i * kKvBlockTokens + part % kParts * kLanes);
@@ -86,7 +91,8 @@ HWY_INLINE void ScoreTile(const States& states, int64_t state, const KeyTile& ti
 
 // O of kRows states and kNumParts registers of columns.
 template <int kRows, int kNumParts>
-HWY_INLINE void ValueTile(const States& states, int64_t state, const KeyTile& tile, int64_t column) {
+HWY_INLINE void ValueTile(const States& states, int64_t state, const KeyTile& tile, const KeyTile& next,
+                          int64_t column) {
   const int64_t d = states.args.head_dim;
   FloatVec acc[kRows][kNumParts];
   for (int row = 0; row < kRows; ++row) {
@@ -96,7 +102,11 @@ HWY_INLINE void ValueTile(const States& states, int64_t state, const KeyTile& ti
   }
   const float* p = states.scores + state * kAttentionTile;
   for (int64_t key = 0; key < tile.count; ++key) {
-    const Half* from = tile.values[key / kKvBlockTokens] + key % kKvBlockTokens * d + column;
+    const int64_t offset = key % kKvBlockTokens * d + column;
+    const Half* from = tile.values[key / kKvBlockTokens] + offset;
+    for (int part = 0; part < kNumParts; part += kLineParts) {
+      hwy::Prefetch(next.values[key / kKvBlockTokens] + offset + part * kLanes);
+    }
     FloatVec values[kNumParts];
     for (int part = 0; part < kNumParts; ++part) values[part] = LoadHalf(from + part * kLanes);
     for (int row = 0; row < kRows; ++row) {
@@ -115,22 +125,22 @@ HWY_INLINE void ValueTile(const States& states, int64_t state, const KeyTile& ti
 
 // Both products of kRows states, in the order in which a tile needs them.
 template <int kRows>
-HWY_INLINE void ScoreRows(const States& states, int64_t state, const KeyTile& tile) {
+HWY_INLINE void ScoreRows(const States& states, int64_t state, const KeyTile& tile, const KeyTile& next) {
   constexpr int kBlocks = kRows <= kTileRows / 2 ? 2 * kTileParts / kParts : kTileParts / kParts;
   for (int64_t block = 0; block < kTileBlocks; block += kBlocks) {
-    ScoreTile<kRows, kBlocks>(states, state, tile, block);
+    ScoreTile<kRows, kBlocks>(states, state, tile, next, block);
   }
 }
 
 template <int kRows>
-HWY_INLINE void ValueRows(const States& states, int64_t state, const KeyTile& tile) {
+HWY_INLINE void ValueRows(const States& states, int64_t state, const KeyTile& tile, const KeyTile& next) {
   const int64_t d = states.args.head_dim;
   constexpr int kWide = kRows <= kTileRows / 2 ? 2 * kTileParts : kTileParts;
   int64_t column = 0;
   for (; column + kWide * kLanes <= d; column += kWide * kLanes) {
-    ValueTile<kRows, kWide>(states, state, tile, column);
+    ValueTile<kRows, kWide>(states, state, tile, next, column);
   }
-  for (; column < d; column += kVirtualLanes) ValueTile<kRows, kParts>(states, state, tile, column);
+  for (; column < d; column += kVirtualLanes) ValueTile<kRows, kParts>(states, state, tile, next, column);
 }
 
 // Calls `call` with the compile-time number that `rows` is.
@@ -194,19 +204,8 @@ HWY_INLINE void SoftmaxRow(const States& states, int64_t state, int64_t count, f
   for (int part = 0; part < kParts; ++part) hn::StoreU(sums[part], kFloat, lanes + part * kLanes);
 }
 
-// Asks for a tile's keys and values, which arrive while the tile before is computed.
-HWY_INLINE void PrefetchTile(const KeyTile& tile, int64_t d) {
-  constexpr int64_t kLine = 64 / sizeof(Half);
-  for (int64_t block = 0; block < kTileBlocks; ++block) {
-    for (int64_t i = 0; i < d * kKvBlockTokens; i += kLine) {
-      hwy::Prefetch(tile.keys[block] + i);
-      hwy::Prefetch(tile.values[block] + i);
-    }
-  }
-}
-
 // The keys of a tile for all states that see any of them.
-HWY_INLINE void TileStep(const States& states, const KeyTile& tile, float c) {
+HWY_INLINE void TileStep(const States& states, const KeyTile& tile, const KeyTile& next, float c) {
   const AttentionArgs& args = states.args;
   const auto visible = [&](int64_t state) HWY_ATTR {
     return std::min(args.first_position + state / args.group_size + 1 - tile.begin, tile.count);
@@ -221,11 +220,11 @@ HWY_INLINE void TileStep(const States& states, const KeyTile& tile, float c) {
     }
   };
   for_rows([&](int64_t state, int64_t rows) HWY_ATTR {
-    WithRows<kTileRows>(rows, [&](auto count) HWY_ATTR { ScoreRows<count()>(states, state, tile); });
+    WithRows<kTileRows>(rows, [&](auto count) HWY_ATTR { ScoreRows<count()>(states, state, tile, next); });
   });
   for (int64_t state = first; state < num_states; ++state) SoftmaxRow(states, state, visible(state), c);
   for_rows([&](int64_t state, int64_t rows) HWY_ATTR {
-    WithRows<kTileRows>(rows, [&](auto count) HWY_ATTR { ValueRows<count()>(states, state, tile); });
+    WithRows<kTileRows>(rows, [&](auto count) HWY_ATTR { ValueRows<count()>(states, state, tile, next); });
   });
 }
 
@@ -240,10 +239,8 @@ void AttentionChunkTarget(const AttentionArgs& args, int64_t chunk, float* parti
   const int64_t num_keys = args.num_keys();
   const int64_t end = std::min((chunk + 1) * kAttentionChunk, num_keys);
   for (int64_t begin = chunk * kAttentionChunk; begin < end; begin += kAttentionTile) {
-    if (begin + kAttentionTile < num_keys) {
-      PrefetchTile(TileAt(args, begin + kAttentionTile, num_keys), args.head_dim);
-    }
-    TileStep(states, TileAt(args, begin, end), c);
+    const int64_t next = begin + kAttentionTile < num_keys ? begin + kAttentionTile : begin;
+    TileStep(states, TileAt(args, begin, end), TileAt(args, next, num_keys), c);
   }
   for (int64_t state = 0; state < num_states; ++state) {
     FloatVec lanes[kParts];

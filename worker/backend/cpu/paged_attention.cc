@@ -32,35 +32,6 @@ int64_t PagedAttention::ScratchSize() const {
   return cpu::AttentionScratch(int64_t{cpu::kMaxAttentionRows} * group_, config_.head_dim);
 }
 
-void PagedAttention::Plan(const StepRows& rows) {
-  units_.clear();
-  items_.clear();
-  cost_ = 0;
-  rows_share_kv_ = false;
-  bool decode = true, long_context = false;
-  for (size_t i = 0; i < rows.runs.size(); ++i) {
-    const RowRun& run = rows.runs[i];
-    rows_share_kv_ |= run.num_rows > cpu::kMaxAttentionRows;
-    decode &= run.num_rows == 1;
-    long_context |= run.first_position >= kernels::kAttentionChunk;
-    for (int32_t row = 0; row < run.num_rows; row += cpu::kMaxAttentionRows) {
-      const int32_t count = std::min(cpu::kMaxAttentionRows, run.num_rows - row);
-      for (int32_t head = 0; head < config_.num_kv_heads; ++head) {
-        units_.push_back({static_cast<int32_t>(i), row, count, head});
-      }
-    }
-  }
-  split_ = decode && long_context && units_.size() <= max_split_units_ && pool_.num_threads() > 1;
-  for (size_t i = 0; i < units_.size(); ++i) {
-    const int32_t keys = RunOf(rows, units_[i]).first_position + units_[i].first_row + units_[i].num_rows;
-    const int32_t step = split_ ? kernels::kAttentionChunk : keys;
-    for (int32_t begin = 0; begin < keys; begin += step) {
-      items_.push_back({static_cast<int32_t>(i), begin / step, cost_});
-      cost_ += int64_t{units_[i].num_rows} * std::min(step, keys - begin);
-    }
-  }
-}
-
 template <typename Task>
 void PagedAttention::ForMyItems(int thread, const Task& task) const {
   const cpu::Share share = cpu::ShareOf(cost_, thread, pool_.num_threads());
@@ -69,6 +40,52 @@ void PagedAttention::ForMyItems(int thread, const Task& task) const {
        item != items_.end() && item->cost_before < share.end; ++item) {
     task(*item);
   }
+}
+
+void PagedAttention::Plan(const StepRows& rows) {
+  units_.clear();
+  rows_share_kv_ = false;
+  bool decode = true;
+  for (size_t i = 0; i < rows.runs.size(); ++i) {
+    const RowRun& run = rows.runs[i];
+    rows_share_kv_ |= run.num_rows > cpu::kMaxAttentionRows;
+    decode &= run.num_rows == 1;
+    for (int32_t row = 0; row < run.num_rows; row += cpu::kMaxAttentionRows) {
+      const int32_t count = std::min(cpu::kMaxAttentionRows, run.num_rows - row);
+      for (int32_t head = 0; head < config_.num_kv_heads; ++head) {
+        units_.push_back({static_cast<int32_t>(i), row, count, head});
+      }
+    }
+  }
+  AddItems(rows, false);
+  split_ = decode && units_.size() <= max_split_units_ && IsLopsided();
+  if (split_) AddItems(rows, true);
+}
+
+void PagedAttention::AddItems(const StepRows& rows, bool split) {
+  items_.clear();
+  cost_ = 0;
+  for (size_t i = 0; i < units_.size(); ++i) {
+    const int32_t keys = RunOf(rows, units_[i]).first_position + units_[i].first_row + units_[i].num_rows;
+    const int32_t step = split ? kernels::kAttentionChunk : keys;
+    for (int32_t begin = 0; begin < keys; begin += step) {
+      const int64_t cost = int64_t{units_[i].num_rows} * std::min(step, keys - begin);
+      items_.push_back({static_cast<int32_t>(i), begin / step, cost, cost_});
+      cost_ += cost;
+    }
+  }
+}
+
+bool PagedAttention::IsLopsided() const {
+  const int64_t fair = cost_ / pool_.num_threads();
+  for (int thread = 0; thread < pool_.num_threads(); ++thread) {
+    int64_t cost = 0;
+    ForMyItems(thread, [&](const Item& item) { cost += item.cost; });
+    // Two more barriers take as long as some keys.
+    constexpr int64_t kBarrierKeys = kernels::kAttentionChunk / 2;
+    if (cost > fair + fair / 8 + kBarrierKeys) return true;
+  }
+  return false;
 }
 
 void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRows& rows, int thread,

@@ -46,7 +46,8 @@ class PagedAttention {
   struct Item {
     int32_t unit;
     int32_t chunk;
-    int64_t cost_before;  // keys times rows of the items before
+    int64_t cost;         // keys times rows
+    int64_t cost_before;  // of the items before
   };
 
   const RowRun& RunOf(const StepRows& rows, const Unit& unit) const {
@@ -56,6 +57,10 @@ class PagedAttention {
                                      float* out, int64_t* saturations) const;
   void StoreKv(int32_t layer, const PackedLayer& weights, const StepRows& rows, const Unit& unit, float* qkv,
                int64_t* saturations);
+  // Lists the units as items, whole or by chunks.
+  void AddItems(const StepRows& rows, bool split);
+  // Whether some thread's items cost much more than its share.
+  bool IsLopsided() const;
   // Calls task(item) for the items that begin in the thread's share of the cost.
   template <typename Task>
   void ForMyItems(int thread, const Task& task) const;

@@ -200,6 +200,30 @@ TEST_F(CpuBackendTest, DestructionDropsWhatWasNotCollected) {
   backend_.reset();
 }
 
+// One KV head: with more threads the chunks of a long context are shared out.
+TEST(CpuBackendThreads, ShareALongContextWithoutChangingABit) {
+  ModelConfig config = SmallConfig();
+  config.context_length = 2048;
+  std::vector<TokenId> prompt(1100);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(i * 7 % 64);
+  std::vector<float> expected;
+  for (const int threads : {1, 2, 3}) {
+    const auto backend = CpuBackend::Create(SyntheticSource(config), {.threads = threads}).value();
+    ASSERT_TRUE(backend->Reserve(80, {.max_slots = 2, .max_step_rows = 2048}).ok());
+    StepDriver driver(backend.get(), 80);
+    driver.Attach(0, kGreedy);
+    driver.AddRows(0, prompt, 1);
+    std::vector<float> logits = driver.Run(true).logits;
+    for (int i = 0; i < 3; ++i) {
+      driver.AddDecodeRow(0);
+      const StepResult result = driver.Run(true);
+      logits.insert(logits.end(), result.logits.begin(), result.logits.end());
+    }
+    if (threads == 1) expected = logits;
+    EXPECT_EQ(logits, expected) << threads << " threads";
+  }
+}
+
 TEST(CpuBackendCreate, RefusesAnUnsupportedHeadDim) {
   ModelConfig config = SmallConfig();
   config.head_dim = 8;
