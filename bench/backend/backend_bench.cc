@@ -4,9 +4,9 @@
 // by one line of JSON on stdout.
 //   probe                         bytes a second at which the threads read as much memory as the weights take
 //   prefill TOKENS                one sequence's prompt in steps of at most 512 rows
-//   decode BATCH CONTEXT STEPS    as many sequences of that many tokens generate STEPS tokens each
-//   decode_at POSITION CONTEXT STEPS    one sequence of CONTEXT tokens generates from an earlier position on,
-//   so
+//   decode BATCH CONTEXT STEPS    as many sequences of that many tokens generate STEPS tokens each; the
+//   median step decode_at POSITION CONTEXT STEPS    one sequence of CONTEXT tokens generates from an earlier
+//   position on, so
 //                                       that different lengths are compared without a new prefill
 #include <algorithm>
 #include <chrono>
@@ -82,16 +82,20 @@ class Bench {
     }
     SubmitDecode(batch, position);  // warms what the prefill has thrown out
     Collect();
-    const auto start = Clock::now();
     // One step ahead, as the engine does it.
+    std::vector<double> seconds;
+    auto before = Clock::now();
     SubmitDecode(batch, position);
-    for (int32_t step = 1; step < steps; ++step) {
-      SubmitDecode(batch, position + step);
+    for (int32_t step = 1; step <= steps; ++step) {
+      if (step < steps) SubmitDecode(batch, position + step);
       Collect();
+      const auto now = Clock::now();
+      seconds.push_back(std::chrono::duration<double>(now - before).count());
+      before = now;
     }
-    Collect();
-    const double seconds = SecondsSince(start) / steps;
-    return absl::StrFormat(R"({"step_seconds": %.6g, "tokens_per_second": %.6g})", seconds, batch / seconds);
+    std::nth_element(seconds.begin(), seconds.begin() + steps / 2, seconds.end());
+    const double median = seconds[static_cast<size_t>(steps / 2)];
+    return absl::StrFormat(R"({"step_seconds": %.6g, "tokens_per_second": %.6g})", median, batch / median);
   }
 
  private:

@@ -6,6 +6,7 @@ Through llama-cpp-python's bindings of the C API, without sampling: each step de
 computes its logits.
 """
 import json
+import statistics
 import sys
 import time
 
@@ -88,11 +89,13 @@ class Peer:
         rewind()
         step(context)
         rewind()
-        start = time.perf_counter()
+        seconds = []
         for i in range(steps):
+            start = time.perf_counter()
             step(context + i)
-        seconds = (time.perf_counter() - start) / steps
-        return {"step_seconds": seconds, "tokens_per_second": sequences / seconds}
+            seconds.append(time.perf_counter() - start)
+        median = statistics.median(seconds)
+        return {"step_seconds": median, "tokens_per_second": sequences / median}
 
 
 def main() -> None:

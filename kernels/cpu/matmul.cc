@@ -45,7 +45,7 @@ constexpr int kPanelParts = kPanelWidth / kLanes;
 
 // How far ahead of its use a line of weights is asked for. The hardware's own prefetcher stops at every 4
 // KiB.
-constexpr int64_t kPrefetchLines = 48;
+constexpr int64_t kPrefetchLines = 64;
 
 HWY_INLINE FloatVec LoadWeights(const Half* from) {
   return LoadHalf(from);
