@@ -1,0 +1,173 @@
+// Attention over paged KV for long runs of rows: 128 virtual rows and all keys that they see a block. The formula
+// is in attention.h; the bits are AttentionSplit's.
+//
+// Geometry: a block an (item, KV head), 8 warps of 16 virtual rows each, which share the K and V tiles of 64 keys
+// in shared memory, two tiles deep. A warp keeps its rows' S, O and folded O in registers; P never leaves them.
+// Blocks with more keys come first. Shared memory: 512 d bytes (64 KiB for d = 128).
+// Alignment: q, out 4 bytes, pool 16 bytes. Bytes: K and V of the keys once a block. FLOPs: 4 d a key, row and
+// query head, half of them saved by the causal mask. Reference: reference::Attention (1 fp16 ulp).
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_tile.cuh"
+
+namespace ridge::kernels::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * kWarpThreads;
+constexpr int kTile = kAttentionTile;
+constexpr int kChunkTiles = kAttentionChunk / kTile;
+constexpr int kStages = 2;
+constexpr int kWarpRows = kAttentionPrefillRows / kWarps;
+static_assert(kWarpRows == 16);
+
+template <int kDim>
+struct Shape {
+  static constexpr int kPieces = kDim / kPieceHalves;
+  static constexpr int kTileBytes = kTile * kDim * 2;  // of K, and of V
+  static constexpr int kSharedBytes = kStages * 2 * kTileBytes;
+  static constexpr int kSteps = kDim / 16;
+  static constexpr int kOutTiles = kDim / 8;
+};
+
+// Copies a tile's K and V, the whole block together. Keys beyond the last page become zeros: their P is 0, and 0
+// times what stood there might not be.
+template <int kDim>
+__device__ void IssueTile(const AttentionArgs& args, const int32_t* table, int64_t head_offset, int tile,
+                          int num_pages, uint32_t shared) {
+  using S = Shape<kDim>;
+  const Half* keys = args.kv.pool + args.kv.key_offset + head_offset;
+  const Half* values = args.kv.pool + args.kv.value_offset + head_offset;
+#pragma unroll
+  for (int turn = 0; turn < kTile * S::kPieces / kThreads; ++turn) {
+    const int i = turn * kThreads + threadIdx.x;
+    const int key = i / S::kPieces, piece = i % S::kPieces;
+    const int page = tile * (kTile / kKvBlockTokens) + key / kKvBlockTokens;
+    const bool valid = page < num_pages;
+    const int64_t from = (valid ? table[page] : 0) * args.kv.block_stride +
+                         (key % kKvBlockTokens * S::kPieces + piece) * kPieceHalves;
+    const uint32_t to = shared + SwizzledOffset<S::kPieces>(key, piece);
+    CopyAsync16(to, keys + from, valid);
+    CopyAsync16(to + S::kTileBytes, values + from, valid);
+  }
+  CommitCopies();
+}
+
+template <int kDim>
+struct WarpState {
+  FragmentA q[Shape<kDim>::kSteps];
+  ChunkState<Shape<kDim>::kOutTiles> chunk;
+  SoftmaxState<Shape<kDim>::kOutTiles> folded;
+};
+
+// One tile of keys for a warp's 16 rows.
+template <int kDim>
+__device__ void AttendTile(uint32_t shared, int first_key, bool mask, const LaneRows& rows, float c, int lane,
+                           WarpState<kDim>* state) {
+  using S = Shape<kDim>;
+  FragmentC scores[kTile / 8];
+#pragma unroll
+  for (int i = 0; i < kTile / 8; ++i) scores[i] = {};
+#pragma unroll
+  for (int step = 0; step < S::kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < kTile / 16; ++i) {
+      FragmentB keys[2];
+      LoadKeys<S::kPieces>(keys, shared, 16 * i, step, lane);
+      Mma(scores[2 * i], state->q[step], keys[0]);
+      Mma(scores[2 * i + 1], state->q[step], keys[1]);
+    }
+  }
+  if (mask) {
+#pragma unroll
+    for (int i = 0; i < kTile / 8; ++i) MaskScores(scores[i], first_key + 8 * i, rows.position, lane);
+  }
+  float max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int i = 0; i < kTile / 8; ++i) {
+    max[0] = fmaxf(max[0], fmaxf(scores[i].x[0], scores[i].x[1]));
+    max[1] = fmaxf(max[1], fmaxf(scores[i].x[2], scores[i].x[3]));
+  }
+  max[0] = fmaxf(state->chunk.max[0], RowMax(max[0]));
+  max[1] = fmaxf(state->chunk.max[1], RowMax(max[1]));
+  state->chunk.Rescale(max, c);
+#pragma unroll
+  for (int s = 0; s < kTile / 16; ++s) {
+    const FragmentA p = ProbabilityFragment(scores[2 * s], scores[2 * s + 1], max, c);
+#pragma unroll
+    for (int pair = 0; pair < S::kOutTiles / 2; ++pair) {
+      FragmentB values[2];
+      LoadValues<S::kPieces>(values, shared + S::kTileBytes, 16 * s, pair, lane);
+      Mma(state->chunk.out[2 * pair], p, values[0]);
+      Mma(state->chunk.out[2 * pair + 1], p, values[1]);
+    }
+    Mma(state->chunk.sum, p, Ones());
+  }
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    AttentionPrefillKernel(const __grid_constant__ AttentionArgs args, const AttentionItem* items) {
+  using S = Shape<kDim>;
+  extern __shared__ __align__(128) uint8_t tiles[];
+  const uint32_t shared = SharedAddress(tiles);
+  const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
+  const AttentionItem item = items[blockIdx.x / args.num_kv_heads];
+  const int kv_head = blockIdx.x % args.num_kv_heads;
+  const int32_t* table = args.block_tables + static_cast<int64_t>(item.table_row) * args.table_stride;
+  const int64_t head_offset = static_cast<int64_t>(kv_head) * kKvBlockTokens * kDim;
+  const int num_keys = NumKeys(args, item);
+  const int num_pages = (num_keys + kKvBlockTokens - 1) / kKvBlockTokens;
+  const int num_tiles = (num_keys + kTile - 1) / kTile;
+  const float c = ScoreScale(kDim);
+
+  const int first_virtual = item.first_virtual + warp * kWarpRows;
+  const LaneRows rows = MakeLaneRows(args, item, first_virtual, kv_head, lane);
+  const int group = args.num_heads / args.num_kv_heads;
+  const bool has_rows = warp * kWarpRows < item.num_virtual;
+  const int last_virtual = min(first_virtual + kWarpRows, item.first_virtual + item.num_virtual) - 1;
+  const int first_position = item.first_position + first_virtual / group;
+  const int last_position = item.first_position + last_virtual / group;
+
+  IssueTile<kDim>(args, table, head_offset, 0, num_pages, shared);
+  WarpState<kDim> state;
+  LoadQueries(state.q, args, rows, lane);
+  for (int tile = 0; tile < num_tiles; ++tile) {
+    const uint32_t current = shared + tile % kStages * 2 * S::kTileBytes;
+    WaitForCopies<0>();
+    __syncthreads();  // the tile is there, and nobody reads the one before it any more
+    if (tile + 1 < num_tiles) {
+      IssueTile<kDim>(args, table, head_offset, tile + 1, num_pages,
+                      shared + (tile + 1) % kStages * 2 * S::kTileBytes);
+    }
+    const int first_key = tile * kTile;
+    if (!has_rows || first_key > last_position) continue;  // nobody sees it
+    if (tile % kChunkTiles == 0) state.chunk.Start();
+    AttendTile<kDim>(current, first_key, first_key + kTile - 1 > first_position, rows, c, lane, &state);
+    const bool ends = (tile + 1) % kChunkTiles == 0 || first_key + kTile > last_position;
+    if (ends) Fold(state.chunk, tile < kChunkTiles, c, &state.folded);
+  }
+  if (has_rows) StoreOutput(args, rows, state.folded, 0, lane);
+}
+
+template <int kDim>
+cudaError_t Launch(const AttentionArgs& args, const AttentionItem* items, int32_t num_items,
+                   cudaStream_t stream) {
+  constexpr int kBytes = Shape<kDim>::kSharedBytes;
+  const cudaError_t error =
+      cudaFuncSetAttribute(AttentionPrefillKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  AttentionPrefillKernel<kDim>
+      <<<num_items * args.num_kv_heads, kThreads, kBytes, stream>>>(args, items);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t LaunchAttentionPrefill(const AttentionArgs& args, const AttentionItem* items, int32_t num_items,
+                                   cudaStream_t stream) {
+  if (args.head_dim == 64) return Launch<64>(args, items, num_items, stream);
+  if (args.head_dim == 128) return Launch<128>(args, items, num_items, stream);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace ridge::kernels::cuda

@@ -1,0 +1,513 @@
+// Attention over paged KV, one tile of at most 16 virtual rows and any range of key chunks a block: decode rows,
+// short chunks of prefills, head dims that AttentionPrefill does not know. The formula is in attention.h.
+//
+// Geometry: 4 warps a block; blocks stay and take (item, KV head) pairs in turn. Of a chunk of 256 keys, warp w
+// computes the scores of keys 64 w .. 64 w + 63; maxima and P meet in shared memory; then warp w computes
+// columns w d / 4 .. of O over all keys of the chunk, in ascending order. Each warp streams what it alone reads
+// (its keys' K, its columns' V) through a ring of its own, which runs ahead into the next chunks and items, so
+// that a chunk costs two barriers and waits for no other warp's loads.
+// Shared memory: 4 rings of kStages units of 32 d bytes, P (8 KiB), maxima: 74 KiB for d = 128.
+// Alignment: q, out 4 bytes, pool 16 bytes. Bytes: K and V of the items' keys once each KV head; shared tiles
+// also write and read 64 d a chunk and row. FLOPs: 4 d a key, row and query head, on tiles padded to 16 rows.
+// Reference: reference::Attention, whose dot products add in another order (1 fp16 ulp).
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_tile.cuh"
+
+namespace ridge::kernels::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarpThreads;
+constexpr int kRows = kAttentionSplitRows;
+constexpr int kChunk = kAttentionChunk;
+constexpr int kTile = kAttentionTile;
+constexpr int kTiles = kChunk / kTile;
+constexpr int kWarpKeys = kChunk / kWarps;  // whose scores a warp computes
+constexpr int kWarpsPerTile = kTile / kWarpKeys;
+constexpr int kUnitKeys = 16;  // of a K unit: one KV block
+constexpr int kKeyUnits = kWarpKeys / kUnitKeys;
+constexpr int kValueUnits = kTiles;  // a V unit has the keys of a tile
+constexpr int kUnits = kKeyUnits + kValueUnits;
+constexpr int kChunkPages = kChunk / kKvBlockTokens;
+static_assert(kUnitKeys == kKvBlockTokens && kKeyUnits % 2 == 0 && kChunkPages <= kWarpThreads);
+
+// kDim is 64 or 128 and head_dim equal to it, or 256 and head_dim any smaller multiple of 16.
+template <int kDim>
+struct Shape {
+  static constexpr bool kExact = kDim <= 128;
+  static constexpr int kSteps = kDim / 16;            // of the chains over head_dim
+  static constexpr int kWarpColumns = kDim / kWarps;  // of O
+  static constexpr int kOutTiles = kWarpColumns / 8;
+  static constexpr int kKeyPieces = kDim / kPieceHalves;
+  static constexpr int kValuePieces = kWarpColumns / kPieceHalves;
+  static constexpr int kUnitBytes = 2 * kUnitKeys * kDim;
+  static_assert(2 * kTile * kWarpColumns == kUnitBytes);
+  static constexpr int kStages = kDim == 64 ? 8 : kDim == 128 ? 4 : 2;
+  static constexpr int kBlocksPerSm = kDim == 256 ? 2 : 3;
+  static constexpr int kSharedBytes = kWarps * kStages * kUnitBytes;
+};
+
+struct BlockShared {
+  FragmentA probabilities[kChunk / 16][kWarpThreads];
+  float maxima[kWarps][kRows];
+  int last_item;
+};
+
+// A (chunk, KV head) that a block works on, as the loader needs it.
+struct ChunkSource {
+  const int32_t* table;  // the sequence's block table
+  int64_t head_offset;   // of the KV head in a block, in elements
+  int chunk;
+  int chunk_end;  // of the item
+  int num_pages;
+};
+
+// Walks the chunks of the block's items in order.
+class ChunkWalk {
+ public:
+  __device__ ChunkWalk(const AttentionArgs& args, const AttentionItem* items, int num_work)
+      : args_(args), items_(items), num_work_(num_work), work_(blockIdx.x) {}
+
+  __device__ bool Done() const { return work_ >= num_work_; }
+
+  __device__ ChunkSource FirstChunk() const {
+    const AttentionItem& item = items_[work_ / args_.num_kv_heads];
+    return {args_.block_tables + static_cast<int64_t>(item.table_row) * args_.table_stride,
+            static_cast<int64_t>(work_ % args_.num_kv_heads) * kKvBlockTokens * args_.head_dim,
+            item.chunk_begin, item.chunk_end, (NumKeys(args_, item) + kKvBlockTokens - 1) / kKvBlockTokens};
+  }
+
+  // False after the last chunk of all.
+  __device__ bool Advance(ChunkSource* source) {
+    if (++source->chunk < source->chunk_end) return true;
+    work_ += gridDim.x;
+    if (Done()) return false;
+    *source = FirstChunk();
+    return true;
+  }
+
+ private:
+  const AttentionArgs& args_;
+  const AttentionItem* items_;
+  int num_work_;
+  int work_;
+};
+
+// A warp's ring of units: per chunk its K units, then its V units.
+template <int kDim>
+class Ring {
+  using S = Shape<kDim>;
+
+ public:
+  __device__ Ring(const AttentionArgs& args, const AttentionItem* items, int num_work, uint32_t shared,
+                  int warp, int lane)
+      : args_(args), walk_(args, items, num_work), shared_(shared), warp_(warp), lane_(lane) {
+    more_ = !walk_.Done();
+    if (more_) {
+      current_ = walk_.FirstChunk();
+      page_ = LoadPage(current_);
+      PrepareNext();
+    }
+    for (int i = 0; i < S::kStages; ++i) Issue();
+  }
+
+  // Waits for the next kCount units.
+  template <int kCount>
+  __device__ void Wait() {
+    static_assert(kCount <= S::kStages);
+    WaitForCopies<S::kStages - kCount>();
+    __syncwarp();
+  }
+
+  // The shared address of the unit that is `ahead` units from the next one.
+  __device__ uint32_t Unit(int ahead) const {
+    int stage = read_ + ahead;
+    if (stage >= S::kStages) stage -= S::kStages;
+    return shared_ + stage * S::kUnitBytes;
+  }
+
+  // Gives the next kCount units' room to the units that follow.
+  template <int kCount>
+  __device__ void Release() {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      Issue();
+      if (++read_ == S::kStages) read_ = 0;
+    }
+  }
+
+ private:
+  // Lane i holds the block of page i of the chunk; 0 (never read) beyond the last page.
+  __device__ int32_t LoadPage(const ChunkSource& source) const {
+    const int page = source.chunk * kChunkPages + lane_;
+    return lane_ < kChunkPages && page < source.num_pages ? source.table[page] : 0;
+  }
+
+  // Asks for the next chunk's pages a chunk before they are needed.
+  __device__ void PrepareNext() {
+    next_ = current_;
+    has_next_ = walk_.Advance(&next_);
+    if (has_next_) next_page_ = LoadPage(next_);
+  }
+
+  // One group of copies, also where nothing is left to copy: groups are counted.
+  __device__ void Issue() {
+    if (more_) {
+      const uint32_t to = shared_ + write_ * S::kUnitBytes;
+      if (unit_ < kKeyUnits) {
+        IssueKeys(to);
+      } else {
+        IssueValues(to);
+      }
+      if (++unit_ == kUnits) {
+        unit_ = 0;
+        more_ = has_next_;
+        current_ = next_;
+        page_ = next_page_;
+        if (more_) PrepareNext();
+      }
+    }
+    if (++write_ == S::kStages) write_ = 0;
+    CommitCopies();
+  }
+
+  __device__ const Half* PageStart(int page_in_chunk, int64_t offset) const {
+    const int64_t block = __shfl_sync(0xFFFFFFFFu, page_, page_in_chunk);
+    return args_.kv.pool + block * args_.kv.block_stride + current_.head_offset + offset;
+  }
+
+  __device__ void IssueKeys(uint32_t to) {
+    const int page = warp_ * kKeyUnits + unit_;
+    const Half* from = PageStart(page, args_.kv.key_offset);
+    if (current_.chunk * kChunkPages + page >= current_.num_pages) return;  // masked, whatever is there
+    const int pieces = S::kExact ? S::kKeyPieces : args_.head_dim / kPieceHalves;
+#pragma unroll
+    for (int turn = 0; turn < kUnitKeys * S::kKeyPieces / kWarpThreads; ++turn) {
+      const int i = turn * kWarpThreads + lane_;
+      const int key = i / S::kKeyPieces, piece = i % S::kKeyPieces;
+      if (!S::kExact && piece >= pieces) continue;
+      CopyAsync16(to + SwizzledOffset<S::kKeyPieces>(key, piece),
+                  from + (key * pieces + piece) * kPieceHalves);
+    }
+  }
+
+  // Keys beyond the last page become zeros: their P is 0, and 0 times what the ring held might not be.
+  __device__ void IssueValues(uint32_t to) {
+    const int first_page = (unit_ - kKeyUnits) * (kTile / kKvBlockTokens);
+    if (current_.chunk * kChunkPages + first_page >= current_.num_pages) return;  // the tile is left out
+    const int first_piece = warp_ * S::kValuePieces;
+    const int pieces = S::kExact ? S::kKeyPieces : args_.head_dim / kPieceHalves;
+#pragma unroll
+    for (int turn = 0; turn < kTile * S::kValuePieces / kWarpThreads; ++turn) {
+      const int i = turn * kWarpThreads + lane_;
+      const int key = i / S::kValuePieces, piece = i % S::kValuePieces;
+      const int page = first_page + key / kKvBlockTokens;
+      const Half* from = PageStart(page, args_.kv.value_offset);
+      const bool valid = current_.chunk * kChunkPages + page < current_.num_pages;
+      if (!S::kExact && first_piece + piece >= pieces) continue;
+      from += (key % kKvBlockTokens * pieces + first_piece + piece) * kPieceHalves;
+      CopyAsync16(to + SwizzledOffset<S::kValuePieces>(key, piece), from, valid);
+    }
+  }
+
+  const AttentionArgs& args_;
+  ChunkWalk walk_;
+  ChunkSource current_, next_;
+  int32_t page_ = 0, next_page_ = 0;
+  bool more_, has_next_ = false;
+  const uint32_t shared_;
+  const int warp_, lane_;
+  int unit_ = 0;   // of the current chunk, to be issued next
+  int write_ = 0;  // its stage
+  int read_ = 0;
+};
+
+// One block's work on one (item, KV head).
+template <int kDim>
+class SplitTile {
+  using S = Shape<kDim>;
+
+ public:
+  __device__ SplitTile(const AttentionArgs& args, const AttentionItem& item, int kv_head, BlockShared* shared,
+                       Ring<kDim>* ring, int warp, int lane)
+      : args_(args), item_(item), kv_head_(kv_head), shared_(*shared), ring_(*ring), warp_(warp), lane_(lane),
+        c_(ScoreScale(args.head_dim)), num_keys_(NumKeys(args, item)),
+        rows_(MakeLaneRows(args, item, item.first_virtual, kv_head, lane)) {
+    LoadQueries(q_, args, rows_, lane);
+  }
+
+  __device__ void Run() {
+    SoftmaxState<S::kOutTiles> folded;
+    for (int chunk = item_.chunk_begin; chunk < item_.chunk_end; ++chunk) {
+      ChunkState<S::kOutTiles> state;
+      RunChunk(chunk * kChunk, &state);
+      if (item_.chunk_begin == 0) {
+        Fold(state, chunk == 0, c_, &folded);
+      } else {
+        StorePartial(item_.first_partial + chunk - item_.chunk_begin, state.max, state.sum.x[0], state.sum.x[2],
+                     state.out);
+      }
+    }
+    if (item_.num_partials == 1) {
+      StoreOutput(args_, rows_, folded, warp_ * S::kWarpColumns, lane_);
+      return;
+    }
+    if (item_.chunk_begin == 0)
+      StorePartial(item_.tile_partial, folded.max, folded.sum[0], folded.sum[1], folded.out);
+    if (IsLastItem()) MergePartials();
+  }
+
+ private:
+  __device__ void RunChunk(int first_key, ChunkState<S::kOutTiles>* state) {
+    const int tiles = min(kTiles, (num_keys_ - first_key + kTile - 1) / kTile);
+    FragmentC scores[kWarpKeys / 8];
+    ComputeScores(first_key + warp_ * kWarpKeys, scores);
+    __syncthreads();  // the maxima are there
+    float max[kTiles][2];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        max[tile][row] = tile == 0 ? -INFINITY : max[tile - 1][row];
+#pragma unroll
+        for (int warp = tile * kWarpsPerTile; warp < (tile + 1) * kWarpsPerTile; ++warp)
+          max[tile][row] = fmaxf(max[tile][row], shared_.maxima[warp][lane_ / 4 + 8 * row]);
+      }
+    }
+    float own_max[2] = {max[0][0], max[0][1]};
+#pragma unroll
+    for (int tile = 1; tile < kTiles; ++tile) {
+      if (warp_ / kWarpsPerTile < tile) continue;
+      own_max[0] = max[tile][0];
+      own_max[1] = max[tile][1];
+    }
+#pragma unroll
+    for (int s = 0; s < kKeyUnits; ++s) {
+      shared_.probabilities[warp_ * kKeyUnits + s][lane_] =
+          ProbabilityFragment(scores[2 * s], scores[2 * s + 1], own_max, c_);
+    }
+    __syncthreads();  // P is there
+    state->Start();
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      ring_.template Wait<1>();
+      if (tile < tiles) {
+        state->Rescale(max[tile], c_);
+        MultiplyValues(tile, ring_.Unit(0), state);
+      }
+      ring_.template Release<1>();
+    }
+  }
+
+  // The scores of this warp's keys, masked, and their maxima to shared memory.
+  __device__ void ComputeScores(int first_key, FragmentC (&scores)[kWarpKeys / 8]) {
+#pragma unroll
+    for (int i = 0; i < kWarpKeys / 8; ++i) scores[i] = {};
+#pragma unroll
+    for (int unit = 0; unit < kKeyUnits; unit += 2) {
+      ring_.template Wait<2>();
+      if (first_key + unit * kUnitKeys < num_keys_) {
+#pragma unroll
+        for (int step = 0; step < S::kSteps; ++step) {
+          if (!S::kExact && step * 16 >= args_.head_dim) break;
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            FragmentB keys[2];
+            LoadKeys<S::kKeyPieces>(keys, ring_.Unit(i), 0, step, lane_);
+            Mma(scores[2 * (unit + i)], q_[step], keys[0]);
+            Mma(scores[2 * (unit + i) + 1], q_[step], keys[1]);
+          }
+        }
+      }
+      ring_.template Release<2>();
+    }
+    if (first_key + kWarpKeys - 1 > MinPosition()) {  // some row does not see some key
+#pragma unroll
+      for (int i = 0; i < kWarpKeys / 8; ++i) MaskScores(scores[i], first_key + 8 * i, rows_.position, lane_);
+    }
+    float max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int i = 0; i < kWarpKeys / 8; ++i) {
+      max[0] = fmaxf(max[0], fmaxf(scores[i].x[0], scores[i].x[1]));
+      max[1] = fmaxf(max[1], fmaxf(scores[i].x[2], scores[i].x[3]));
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      max[row] = RowMax(max[row]);
+      if (lane_ % 4 == 0) shared_.maxima[warp_][lane_ / 4 + 8 * row] = max[row];
+    }
+  }
+
+  __device__ int MinPosition() const {
+    return item_.first_position + item_.first_virtual / (args_.num_heads / args_.num_kv_heads);
+  }
+
+  __device__ void MultiplyValues(int tile, uint32_t values, ChunkState<S::kOutTiles>* state) {
+#pragma unroll
+    for (int s = 0; s < kTile / 16; ++s) {
+      const FragmentA p = shared_.probabilities[tile * (kTile / 16) + s][lane_];
+#pragma unroll
+      for (int pair = 0; pair < S::kOutTiles / 2; ++pair) {
+        FragmentB b[2];
+        LoadValues<S::kValuePieces>(b, values, 16 * s, pair, lane_);
+        Mma(state->out[2 * pair], p, b[0]);
+        Mma(state->out[2 * pair + 1], p, b[1]);
+      }
+      Mma(state->sum, p, Ones());
+    }
+  }
+
+  // A partial: O [16][head_dim], m [16], l [16].
+  __device__ float* Partial(int partial) const {
+    return args_.partials + (static_cast<int64_t>(partial) * args_.num_kv_heads + kv_head_) *
+                                (kRows * (args_.head_dim + 2));
+  }
+
+  __device__ void StorePartial(int partial, const float (&max)[2], float sum0, float sum1,
+                               const FragmentC (&out)[S::kOutTiles]) {
+    float* to = Partial(partial);
+    float* maxima = to + kRows * args_.head_dim;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      if (!rows_.valid[row]) continue;
+      const int tile_row = lane_ / 4 + 8 * row;
+#pragma unroll
+      for (int i = 0; i < S::kOutTiles; ++i) {
+        const int column = warp_ * S::kWarpColumns + i * 8 + lane_ % 4 * 2;
+        if (!S::kExact && column >= args_.head_dim) continue;
+        *reinterpret_cast<float2*>(to + tile_row * args_.head_dim + column) =
+            make_float2(out[i].x[2 * row], out[i].x[2 * row + 1]);
+      }
+      if (warp_ == 0 && lane_ % 4 == 0) {
+        maxima[tile_row] = max[row];
+        maxima[kRows + tile_row] = row == 0 ? sum0 : sum1;
+      }
+    }
+  }
+
+  // True in the block that stores the tile's last partials; what the others stored is visible to it.
+  __device__ bool IsLastItem() {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int32_t* counter = args_.counters + item_.counter * args_.num_kv_heads + kv_head_;
+      shared_.last_item = atomicAdd(counter, 1) == item_.num_items - 1;
+      if (shared_.last_item) *counter = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return shared_.last_item;
+  }
+
+  // The fold over the tile's partials; a thread takes four columns of a row at a time.
+  __device__ void MergePartials() {
+    const int d = args_.head_dim;
+    const int group = args_.num_heads / args_.num_kv_heads;
+    const int64_t stride = static_cast<int64_t>(args_.num_kv_heads) * (kRows * (d + 2));
+    for (int i = threadIdx.x; i < item_.num_virtual * (d / 4); i += kThreads) {
+      const int row = i / (d / 4), column = i % (d / 4) * 4;
+      const float* from = Partial(item_.tile_partial);
+      float4 out = *reinterpret_cast<const float4*>(from + row * d + column);
+      float max = from[kRows * d + row], sum = from[kRows * d + kRows + row];
+#pragma unroll 4
+      for (int partial = 1; partial < item_.num_partials; ++partial) {
+        from += stride;
+        const float4 chunk_out = *reinterpret_cast<const float4*>(from + row * d + column);
+        const float chunk_max = from[kRows * d + row], chunk_sum = from[kRows * d + kRows + row];
+        if (chunk_max == -INFINITY) continue;
+        const FoldFactors factors = FoldRow(max, chunk_max, c_);
+        max = factors.max;
+        sum = FoldValue(sum, chunk_sum, factors);
+        out = make_float4(FoldValue(out.x, chunk_out.x, factors), FoldValue(out.y, chunk_out.y, factors),
+                          FoldValue(out.z, chunk_out.z, factors), FoldValue(out.w, chunk_out.w, factors));
+      }
+      const int virtual_row = item_.first_virtual + row;
+      Half* to = args_.out +
+                 (static_cast<int64_t>(item_.first_row + virtual_row / group) * args_.num_heads +
+                  kv_head_ * group + virtual_row % group) * d + column;
+      const __half2 pair[2] = {
+          SaturateToHalf2(__fdiv_rn(out.x, sum), __fdiv_rn(out.y, sum), args_.saturations),
+          SaturateToHalf2(__fdiv_rn(out.z, sum), __fdiv_rn(out.w, sum), args_.saturations)};
+      *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pair);
+    }
+  }
+
+  const AttentionArgs& args_;
+  const AttentionItem item_;
+  const int kv_head_;
+  BlockShared& shared_;
+  Ring<kDim>& ring_;
+  const int warp_, lane_;
+  const float c_;
+  const int num_keys_;
+  const LaneRows rows_;
+  FragmentA q_[S::kSteps];
+};
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, Shape<kDim>::kBlocksPerSm)
+    AttentionSplitKernel(const __grid_constant__ AttentionArgs args, AttentionWork work) {
+  using S = Shape<kDim>;
+  extern __shared__ __align__(128) uint8_t rings[];
+  __shared__ BlockShared shared;
+  const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
+  const int num_work = *work.num_items * args.num_kv_heads;
+  Ring<kDim> ring(args, work.items, num_work, SharedAddress(rings) + warp * S::kStages * S::kUnitBytes, warp,
+                  lane);
+  for (int w = blockIdx.x; w < num_work; w += gridDim.x) {
+    SplitTile<kDim> tile(args, work.items[w / args.num_kv_heads], w % args.num_kv_heads, &shared, &ring, warp,
+                         lane);
+    tile.Run();
+  }
+  WaitForCopies<0>();
+}
+
+template <int kDim>
+cudaError_t Launch(const AttentionArgs& args, const AttentionWork& work, int32_t num_blocks,
+                   cudaStream_t stream) {
+  constexpr int kBytes = Shape<kDim>::kSharedBytes;
+  const cudaError_t error =
+      cudaFuncSetAttribute(AttentionSplitKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  AttentionSplitKernel<kDim><<<num_blocks, kThreads, kBytes, stream>>>(args, work);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+size_t AttentionPartialBytes(int32_t max_partials, int32_t num_kv_heads, int32_t head_dim) {
+  return static_cast<size_t>(max_partials) * num_kv_heads * kRows * (head_dim + 2) * sizeof(float);
+}
+
+size_t AttentionCounterBytes(int32_t max_shared_tiles, int32_t num_kv_heads) {
+  return static_cast<size_t>(max_shared_tiles) * num_kv_heads * sizeof(int32_t);
+}
+
+cudaError_t AttentionSplitBlocks(int32_t head_dim, int32_t num_sms, int32_t* num_blocks) {
+  int per_sm = 0;
+  const auto query = [&](auto kernel, int bytes) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kThreads, bytes);
+  };
+  const cudaError_t error = head_dim == 64    ? query(AttentionSplitKernel<64>, Shape<64>::kSharedBytes)
+                            : head_dim == 128 ? query(AttentionSplitKernel<128>, Shape<128>::kSharedBytes)
+                                              : query(AttentionSplitKernel<256>, Shape<256>::kSharedBytes);
+  *num_blocks = per_sm * num_sms;
+  return error;
+}
+
+cudaError_t LaunchAttentionSplit(const AttentionArgs& args, const AttentionWork& work, int32_t num_blocks,
+                                 cudaStream_t stream) {
+  const bool supported = args.head_dim % 16 == 0 && args.head_dim <= 256 &&
+                         args.num_heads % args.num_kv_heads == 0 &&
+                         args.num_heads / args.num_kv_heads <= kAttentionSplitRows;
+  if (!supported) return cudaErrorInvalidValue;
+  if (args.head_dim == 64) return Launch<64>(args, work, num_blocks, stream);
+  if (args.head_dim == 128) return Launch<128>(args, work, num_blocks, stream);
+  return Launch<256>(args, work, num_blocks, stream);
+}
+
+}  // namespace ridge::kernels::cuda

@@ -1,0 +1,261 @@
+// What the attention kernels share, so that they give the same bits: the numerics of a tile, of a chunk and of
+// the fold, and the layout of tiles in shared memory. Fragments are those of mma.cuh, g = lane / 4, t = lane % 4:
+// a lane holds values of the tile's virtual rows g and g + 8, called its rows 0 and 1.
+#pragma once
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/rounding.cuh"
+#include "kernels/math.h"
+#include "kernels/order.h"
+
+namespace ridge::kernels::cuda {
+
+// Bytes of the unit in which rows are copied and swizzled.
+inline constexpr int kPieceBytes = 16;
+inline constexpr int kPieceHalves = kPieceBytes / 2;
+
+// Where 16-byte piece `piece` of row `row` stands in a tile of rows of kPieces pieces, in bytes: any 8
+// neighbouring rows have the same piece in different banks.
+template <int kPieces>
+__device__ inline int SwizzledOffset(int row, int piece) {
+  static_assert(kPieces == 2 || kPieces == 4 || kPieces % 8 == 0);
+  constexpr int kRowsPerLine = kPieces >= 8 ? 1 : 8 / kPieces;  // rows in 128 bytes
+  constexpr int kMask = kPieces >= 8 ? 7 : kPieces - 1;
+  return (row * kPieces + (piece ^ (row / kRowsPerLine & kMask))) * kPieceBytes;
+}
+
+// B operands of S = Q K^T: keys first_key .. + 15, columns 16 step .. + 15 of a K tile; n-tile 0 and 1 hold 8
+// keys each.
+template <int kPieces>
+__device__ inline void LoadKeys(FragmentB (&b)[2], uint32_t tile, int first_key, int step, int lane) {
+  const int key = first_key + lane % 8 + lane / 16 * 8;
+  uint32_t x[4];
+  LoadMatrices(x, tile + SwizzledOffset<kPieces>(key, 2 * step + lane / 8 % 2));
+  b[0] = {{x[0], x[1]}};
+  b[1] = {{x[2], x[3]}};
+}
+
+// B operands of O += P V: keys first_key .. + 15, columns 16 pair .. + 15 of a V tile; n-tile 0 and 1 hold 8
+// columns each.
+template <int kPieces>
+__device__ inline void LoadValues(FragmentB (&b)[2], uint32_t tile, int first_key, int pair, int lane) {
+  const int key = first_key + lane % 16;
+  uint32_t x[4];
+  LoadMatricesTransposed(x, tile + SwizzledOffset<kPieces>(key, 2 * pair + lane / 16));
+  b[0] = {{x[0], x[1]}};
+  b[1] = {{x[2], x[3]}};
+}
+
+// The scale that turns S into the exponent of 2.
+__device__ inline float ScoreScale(int head_dim) {
+  return __fdiv_rn(kLog2E, std::sqrt(static_cast<float>(head_dim)));
+}
+
+// 2^x for x <= 0 (or a rounding error above), or minus infinity: the bits of Exp2, except that what lies below
+// 2^-64, which fp16 cannot tell from 0, stays above 0.
+__device__ inline float Exp2ForHalf(float x) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's last place is 1
+  x = fmaxf(x, -64.0f);
+  const float shifted = __fadd_rn(x, kRound);
+  const float n = __fsub_rn(shifted, kRound);
+  const float value = Evaluate(Exp2Polynomial(), __fsub_rn(x, n));
+  return __int_as_float(__float_as_int(value) + (__float_as_int(shifted) << 23));
+}
+
+// 2^(from c - to c), the factor of what was summed relative to maximum `from` where the maximum is now `to`.
+__device__ inline float RescaleFactor(float from, float to, float c) {
+  return Exp2(__fmaf_rn(from, c, -__fmul_rn(to, c)));
+}
+
+// P of two neighbouring keys of a row. A row that has seen no key yet has max = -inf and only masked scores.
+__device__ inline uint32_t Probabilities(float score0, float score1, float max, float c) {
+  const float offset = max == -INFINITY ? 0.0f : -__fmul_rn(max, c);
+  const __half2 p = __floats2half2_rn(Exp2ForHalf(__fmaf_rn(score0, c, offset)),
+                                      Exp2ForHalf(__fmaf_rn(score1, c, offset)));
+  return *reinterpret_cast<const uint32_t*>(&p);
+}
+
+// The P operand of keys 16 s .. 16 s + 15 from the scores of n-tiles 2 s and 2 s + 1.
+__device__ inline FragmentA ProbabilityFragment(const FragmentC& low, const FragmentC& high,
+                                                const float (&max)[2], float c) {
+  return {{Probabilities(low.x[0], low.x[1], max[0], c), Probabilities(low.x[2], low.x[3], max[1], c),
+           Probabilities(high.x[0], high.x[1], max[0], c), Probabilities(high.x[2], high.x[3], max[1], c)}};
+}
+
+// A column of ones for l, as a B operand.
+__device__ inline FragmentB Ones() {
+  return {{0x3C003C00u, 0x3C003C00u}};
+}
+
+// Scores of 8 keys from `first_key` on: minus infinity where the key lies behind the row.
+__device__ inline void MaskScores(FragmentC& scores, int first_key, const int (&positions)[2], int lane) {
+  const int key = first_key + lane % 4 * 2;
+  if (key > positions[0]) scores.x[0] = -INFINITY;
+  if (key + 1 > positions[0]) scores.x[1] = -INFINITY;
+  if (key > positions[1]) scores.x[2] = -INFINITY;
+  if (key + 1 > positions[1]) scores.x[3] = -INFINITY;
+}
+
+// The largest over the four lanes that share a row.
+__device__ inline float RowMax(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, 2));
+}
+
+// What a warp knows of its 16 rows after some keys: the maximum of S, the sum of P and the sum of P V over
+// kTiles n-tiles of 8 columns.
+template <int kTiles>
+struct SoftmaxState {
+  float max[2];
+  float sum[2];
+  FragmentC out[kTiles];
+};
+
+// O and l of a chunk that goes on: l stands in a fragment whose 8 columns are all the same.
+template <int kTiles>
+struct ChunkState {
+  float max[2];
+  FragmentC sum;
+  FragmentC out[kTiles];
+
+  __device__ void Start() {
+    max[0] = max[1] = -INFINITY;
+    sum = {};
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) out[i] = {};
+  }
+
+  // Before the products of a tile after which the maxima are `new_max`. A row whose maximum stays is multiplied
+  // by 1, which changes nothing.
+  __device__ void Rescale(const float (&new_max)[2], float c) {
+    const bool changed = new_max[0] != max[0] || new_max[1] != max[1];
+    if (!__any_sync(0xFFFFFFFFu, changed)) return;
+    const float alpha0 = new_max[0] != max[0] ? RescaleFactor(max[0], new_max[0], c) : 1.0f;
+    const float alpha1 = new_max[1] != max[1] ? RescaleFactor(max[1], new_max[1], c) : 1.0f;
+    sum.x[0] = __fmul_rn(sum.x[0], alpha0);
+    sum.x[2] = __fmul_rn(sum.x[2], alpha1);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      out[i].x[0] = __fmul_rn(out[i].x[0], alpha0);
+      out[i].x[1] = __fmul_rn(out[i].x[1], alpha0);
+      out[i].x[2] = __fmul_rn(out[i].x[2], alpha1);
+      out[i].x[3] = __fmul_rn(out[i].x[3], alpha1);
+    }
+    max[0] = new_max[0];
+    max[1] = new_max[1];
+  }
+};
+
+// One row's step of the fold: what the two sides' sums are multiplied by.
+struct FoldFactors {
+  float max;
+  float folded;
+  float chunk;
+};
+
+__device__ inline FoldFactors FoldRow(float folded_max, float chunk_max, float c) {
+  const float max = fmaxf(folded_max, chunk_max);
+  return {max, RescaleFactor(folded_max, max, c), RescaleFactor(chunk_max, max, c)};
+}
+
+__device__ inline float FoldValue(float folded, float chunk, const FoldFactors& factors) {
+  return __fmaf_rn(folded, factors.folded, __fmul_rn(chunk, factors.chunk));
+}
+
+// Adds a chunk to what the chunks before it gave; the first one is taken as it is.
+template <int kTiles>
+__device__ inline void Fold(const ChunkState<kTiles>& chunk, bool first, float c,
+                            SoftmaxState<kTiles>* folded) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    if (first) {
+      folded->max[row] = chunk.max[row];
+      folded->sum[row] = chunk.sum.x[2 * row];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        folded->out[i].x[2 * row] = chunk.out[i].x[2 * row];
+        folded->out[i].x[2 * row + 1] = chunk.out[i].x[2 * row + 1];
+      }
+    } else if (chunk.max[row] != -INFINITY) {  // the row sees a key of this chunk
+      const FoldFactors factors = FoldRow(folded->max[row], chunk.max[row], c);
+      folded->max[row] = factors.max;
+      folded->sum[row] = FoldValue(folded->sum[row], chunk.sum.x[2 * row], factors);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        folded->out[i].x[2 * row] = FoldValue(folded->out[i].x[2 * row], chunk.out[i].x[2 * row], factors);
+        folded->out[i].x[2 * row + 1] =
+            FoldValue(folded->out[i].x[2 * row + 1], chunk.out[i].x[2 * row + 1], factors);
+      }
+    }
+  }
+}
+
+// A lane's two virtual rows of a tile that begins at virtual row `first` of the item's run. Rows beyond the
+// tile's last one stand where that one does; what they give is not stored.
+struct LaneRows {
+  int position[2];
+  int64_t offset[2];  // of head_dim values in q and out
+  bool valid[2];
+};
+
+__device__ inline LaneRows MakeLaneRows(const AttentionArgs& args, const AttentionItem& item, int first,
+                                        int kv_head, int lane) {
+  const int group = args.num_heads / args.num_kv_heads;
+  LaneRows rows;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int wanted = first + lane / 4 + 8 * i;
+    const int last = item.first_virtual + item.num_virtual - 1;
+    const int virtual_row = min(wanted, last);
+    const int row = virtual_row / group;
+    rows.valid[i] = wanted <= last;
+    rows.position[i] = item.first_position + row;
+    rows.offset[i] = (static_cast<int64_t>(item.first_row + row) * args.num_heads + kv_head * group +
+                      virtual_row % group) *
+                     args.head_dim;
+  }
+  return rows;
+}
+
+// The Q operand of all steps of 16 columns; zeros beyond head_dim.
+template <int kSteps>
+__device__ inline void LoadQueries(FragmentA (&q)[kSteps], const AttentionArgs& args, const LaneRows& rows,
+                                   int lane) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = step * 16 + lane % 4 * 2 + i / 2 * 8;
+      q[step].x[i] = column < args.head_dim
+                         ? *reinterpret_cast<const uint32_t*>(args.q + rows.offset[i % 2] + column)
+                         : 0u;
+    }
+  }
+}
+
+// Stores O / l of the columns of n-tiles from `first_column` on.
+template <int kTiles>
+__device__ inline void StoreOutput(const AttentionArgs& args, const LaneRows& rows,
+                                   const SoftmaxState<kTiles>& state, int first_column, int lane) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    if (!rows.valid[row]) continue;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const int column = first_column + i * 8 + lane % 4 * 2;
+      if (column >= args.head_dim) continue;
+      *reinterpret_cast<__half2*>(args.out + rows.offset[row] + column) =
+          SaturateToHalf2(__fdiv_rn(state.out[i].x[2 * row], state.sum[row]),
+                          __fdiv_rn(state.out[i].x[2 * row + 1], state.sum[row]), args.saturations);
+    }
+  }
+}
+
+// The keys that the tile's last row sees.
+__device__ inline int NumKeys(const AttentionArgs& args, const AttentionItem& item) {
+  const int group = args.num_heads / args.num_kv_heads;
+  return item.first_position + (item.first_virtual + item.num_virtual - 1) / group + 1;
+}
+
+}  // namespace ridge::kernels::cuda

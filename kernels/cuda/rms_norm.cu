@@ -1,0 +1,43 @@
+// out[r][i] = fp16(x[i] / sqrt(mean(x^2) + eps) * weight[i]) for x = row rows[r] of the residual stream.
+//
+// Geometry: a block of 256 threads a row. Alignment: x, weight 16 bytes, out 8 bytes, size a multiple of 16.
+// Shared memory: 1 KiB. Bytes: 4 size read (twice, the second time from L1), 2 size written a row, and the
+// weight. FLOPs: 4 size a row. Reference: reference::RmsNorm (the same bits).
+#include "kernels/cuda/rms_norm.h"
+
+#include "kernels/cuda/rms_norm.cuh"
+
+namespace ridge::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMaxSize = 65536;
+
+__global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
+  __shared__ float sums[NormGroups(kMaxSize)];
+  const int64_t row = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
+  const float* x = args.x + row * args.size;
+  Half* out = args.out + static_cast<int64_t>(blockIdx.x) * args.size;
+  NormGroupSums(x, args.size, threadIdx.x, kThreads, sums);
+  __syncthreads();
+  const float scale = NormScale(sums, args.size, args.eps);
+  for (int i = threadIdx.x * 4; i < args.size; i += kThreads * 4) {
+    const float4 value = *reinterpret_cast<const float4*>(x + i);
+    const float4 weight = *reinterpret_cast<const float4*>(args.weight + i);
+    __half2 pair[2] = {SaturateToHalf2(NormValue(value.x, scale, weight.x),
+                                       NormValue(value.y, scale, weight.y), args.saturations),
+                       SaturateToHalf2(NormValue(value.z, scale, weight.z),
+                                       NormValue(value.w, scale, weight.w), args.saturations)};
+    *reinterpret_cast<uint2*>(out + i) = *reinterpret_cast<const uint2*>(pair);
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
+  if (args.size % kVirtualLanes != 0 || args.size > kMaxSize) return cudaErrorInvalidValue;
+  RmsNormKernel<<<args.num_rows, kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace ridge::kernels::cuda
