@@ -7,9 +7,9 @@ endif()
 
 add_library(ridge_options INTERFACE)
 target_compile_options(ridge_options INTERFACE
-  -Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual>"
   # The numerics contract: a multiply and an add are fused only where the code says so.
-  -ffp-contract=off)
+  "$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>")
 target_include_directories(ridge_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(ridge_options INTERFACE RIDGE_VERSION="${PROJECT_VERSION}")
 

@@ -34,3 +34,22 @@ function(ridge_test name)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
 endfunction()
+
+# ridge_gpu_test(<name> SOURCES <file>... [DEPS <target>...] [TIMEOUT <seconds>]): tests that need a card, labelled gpu. Where
+# there is none each is skipped and says so. Sources are .cc or .cu; main() is tests/gpu/gpu_test_main.cc.
+function(ridge_gpu_test name)
+  cmake_parse_arguments(ARG "NUMERICS" "TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ridge_options ridge_cuda_options ridge_gpu_test_main ${ARG_DEPS} GTest::gmock GTest::gtest)
+  target_compile_definitions(${name} PRIVATE RIDGE_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/golden")
+  # Other tests mean little on a card that does not show the facts behind the numerics contract.
+  set(fixture FIXTURES_REQUIRED)
+  if(ARG_NUMERICS)
+    set(fixture FIXTURES_SETUP)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS gpu TIMEOUT ${ARG_TIMEOUT} RESOURCE_LOCK gpu ${fixture} gpu_numerics)
+endfunction()

@@ -38,7 +38,7 @@ def main():
     for file in sorted(p for room in {r.split("/")[0] for r in ALLOWED} for p in (root / room).rglob("*.[hc]*")):
         path = file.relative_to(root).as_posix()
         room = room_of(path)
-        if room is None or file.suffix not in (".h", ".cc"):
+        if room is None or file.suffix not in (".h", ".cc", ".cu", ".cuh"):
             continue
         for include in re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE):
             count += 1

@@ -119,22 +119,24 @@ std::vector<ModelConfig> Shapes() {
 SyntheticSource::SyntheticSource(ModelConfig config, uint64_t seed)
     : config_(std::move(config)), seed_(seed) {}
 
+std::optional<GeneratedTensor> SyntheticSource::Generated(TensorId id) const {
+  const uint64_t key = Mix(seed_ + (static_cast<uint64_t>(id.role) << 32) + static_cast<uint64_t>(id.layer));
+  if (IsNorm(id.role)) return GeneratedTensor{key, NormMean(id.role) / kHalfRange, kHalfRange, 3};
+  // A uniform number in [-a, a) has the standard deviation a / sqrt(3).
+  const double scale = Deviation(config_, id.role) * std::sqrt(3.0) / kHalfRange;
+  return GeneratedTensor{key, static_cast<float>(scale), 0, 0};
+}
+
 absl::Status SyntheticSource::ReadRows(TensorId id, int64_t row_begin, int64_t row_count,
                                        absl::Span<Half> out) const {
   const TensorShape shape = ShapeOf(config_, id);
   RIDGE_CHECK(row_begin >= 0 && row_count >= 0 && row_begin + row_count <= shape.rows);
   RIDGE_CHECK(static_cast<int64_t>(out.size()) == row_count * shape.cols);
-  const bool norm = IsNorm(id.role);
-  // A uniform number in [-a, a) has the standard deviation a / sqrt(3).
-  const float scale = norm ? NormMean(id.role) / kHalfRange
-                           : static_cast<float>(Deviation(config_, id.role) * std::sqrt(3.0) / kHalfRange);
-  const int32_t offset = norm ? kHalfRange : 0;
-  const int shift = norm ? 3 : 0;
-  const uint64_t key = Mix(seed_ + (static_cast<uint64_t>(id.role) << 32) + static_cast<uint64_t>(id.layer));
-  uint64_t counter = key + static_cast<uint64_t>(row_begin * shape.cols) * 0x9E3779B97F4A7C15u;
+  const GeneratedTensor tensor = *Generated(id);
+  uint64_t counter = tensor.key + static_cast<uint64_t>(row_begin * shape.cols) * 0x9E3779B97F4A7C15u;
   for (Half& element : out) {
     const int32_t integer = static_cast<int32_t>(Mix(counter) >> 40) - kHalfRange;
-    element = kernels::FloatToHalf(static_cast<float>(offset + (integer >> shift)) * scale);
+    element = kernels::FloatToHalf(static_cast<float>(tensor.offset + (integer >> tensor.shift)) * tensor.scale);
     counter += 0x9E3779B97F4A7C15u;
   }
   return absl::OkStatus();

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -31,6 +32,7 @@ class SyntheticSource : public WeightSource {
   const ModelConfig& config() const override { return config_; }
   absl::Status ReadRows(TensorId id, int64_t row_begin, int64_t row_count,
                         absl::Span<Half> out) const override;
+  std::optional<GeneratedTensor> Generated(TensorId id) const override;
   std::string Fingerprint() const override;
 
  private:

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,15 @@ std::vector<TensorId> TensorsOf(const ModelConfig& config);
 // Whether the tensor belongs to a layer (its name then carries the layer's number).
 bool IsLayerTensor(TensorRole role);
 
+// A made-up tensor (synthetic.h): element `index` is fp16(float(offset + (integer >> shift)) * scale), where integer follows
+// from Mix(key + index * 0x9E3779B97F4A7C15). A device can make it where it needs it.
+struct GeneratedTensor {
+  uint64_t key;
+  float scale;
+  int32_t offset;
+  int32_t shift;
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
@@ -74,6 +84,9 @@ class WeightSource {
   // DATA_LOSS or INVALID_ARGUMENT naming file and tensor, for a value that fp16 cannot hold for instance.
   virtual absl::Status ReadRows(TensorId id, int64_t row_begin, int64_t row_count,
                                 absl::Span<Half> out) const = 0;
+
+  // How a made-up tensor is made; nothing for tensors that are read from a file.
+  virtual std::optional<GeneratedTensor> Generated(TensorId) const { return std::nullopt; }
 
   // Hints of a reader that takes every tensor once: rows that come soon, rows that come next, and rows that
   // were read and need no memory any more.

@@ -1,0 +1,86 @@
+// y[m][n] = sum over k of W[n][k] x[m][k], fp16 in, fp32 sums, in the order of the numerics contract: within each
+// DotChunk(K) one chain of mma.m16n8k16 in ascending k from zero; chunk sums are added in ascending order; then the bias,
+// then the residual. Every kernel here obeys it, so that which one runs, and how it is cut, changes no bit.
+//
+// The launchers neither allocate nor synchronise.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/half.h"
+#include "kernels/order.h"
+
+namespace ridge::kernels::cuda {
+
+enum class MatmulOutput {
+  kStore,     // y = W x (+ bias)
+  kResidual,  // y += W x (+ bias)
+  kSwiGlu,    // gated[m][n / 2] = fp16(SiLU(gate) * up), W packed with RowPlacement::kGate and kUp
+};
+
+struct MatmulArgs {
+  const Half* x;           // [m][k]; 16-byte aligned
+  const Half* w;           // packed [n][k] (packing.h)
+  const float* bias;       // [n] or null
+  float* y;                // [m][y_stride]
+  Half* gated;             // [m][n / 2]
+  int32_t m;
+  int32_t n;
+  int32_t k;               // a multiple of 16
+  int64_t y_stride;
+  MatmulOutput output;
+  unsigned long long* saturations;  // kSwiGlu's
+  // Instead of x where not null: RMSNorm of these fp32 rows [m][k], computed by every block for itself. Decode kernel only.
+  const float* norm_x;
+  const float* norm_weight;  // [k]
+  float norm_eps;
+  // Of MatmulPlan::split_chunks: partial sums, and counters that are zero before and after every launch.
+  float* workspace;
+  int32_t* counters;
+};
+
+// Which kernel runs and how it is cut: decided on the host, apart from the kernels.
+enum class MatmulKernel {
+  kDecode,  // a warp a row tile and chunk; up to 16 rows of x
+  kTiled,   // blocks of row tiles x tokens through a shared-memory pipeline
+};
+
+struct MatmulPlan {
+  MatmulKernel kernel;
+  int32_t token_tile;  // rows of x a block (kDecode: 8 or 16; kTiled: 32, 64, 128)
+  int32_t row_tile;    // rows of W a block
+  bool split_chunks;   // kTiled: each block takes one chunk; the last to end folds them in ascending order
+  int32_t blocks;
+
+  std::string ToString() const;
+};
+
+// Largest m that kDecode takes.
+inline constexpr int32_t kMaxDecodeRows = 16;
+
+// The card, as the heuristic sees it.
+struct MatmulDevice {
+  int32_t num_sms;
+  int32_t shared_bytes_per_block;
+};
+
+MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device);
+
+// Bounds of what a plan with split_chunks needs.
+int64_t MatmulWorkspaceBytes(const MatmulPlan& plan, int32_t m, int32_t n, int32_t k);
+int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n);
+
+// Once before the first launch: lets kernels use the shared memory that they need.
+[[nodiscard]] cudaError_t PrepareMatmulDecode();
+[[nodiscard]] cudaError_t PrepareMatmulTiled();
+
+[[nodiscard]] cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchMatmulTiled(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);
+
+// By the plan.
+[[nodiscard]] cudaError_t LaunchMatmul(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);
+
+}  // namespace ridge::kernels::cuda

@@ -1,0 +1,90 @@
+// The instructions behind the kernels, one function each: matrix multiply-accumulate, fragment and asynchronous loads,
+// dependent launches. Fragment layouts are those of the PTX manual; g = lane / 4 and t = lane % 4 below.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace ridge::kernels::cuda {
+
+inline constexpr int kWarpThreads = 32;
+
+// 16 x 16 fp16, row-major: {row g, k 2t..}, {row g + 8, k 2t..}, {row g, k 2t + 8..}, {row g + 8, k 2t + 8..}.
+struct FragmentA {
+  uint32_t x[4];
+};
+
+// 16 x 8 fp16, [k][n]: {k 2t.., column g}, {k 2t + 8.., column g}.
+struct FragmentB {
+  uint32_t x[2];
+};
+
+// 16 x 8 fp32: {row g, columns 2t, 2t + 1}, {row g + 8, columns 2t, 2t + 1}.
+struct FragmentC {
+  float x[4];
+};
+
+// c += a b: the one instruction from which every dot product of the numerics contract is built.
+__device__ inline void Mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+}
+
+__device__ inline uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Four 8 x 8 matrices of fp16; lane i gives the address of row i % 8 of matrix i / 8 (16 bytes, aligned). With rows along
+// n and 16 bytes of k each, registers {0, 1} are the FragmentB of k 0..15 and {2, 3} that of k 16..31.
+__device__ inline void LoadMatrices(uint32_t (&x)[4], uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(shared_address));
+}
+
+// 16 bytes that are read once: past L1.
+__device__ inline uint4 LoadStreaming(const void* pointer) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(pointer));
+  return value;
+}
+
+// 16 bytes from global to shared memory, past L1; zeros where `valid` is false.
+__device__ inline void CopyAsync16(uint32_t shared_address, const void* global, bool valid = true) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               :
+               : "r"(shared_address), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+__device__ inline void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Until at most kPending of this thread's groups are in flight.
+template <int kPending>
+__device__ inline void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Dependent launches (sm_90): a kernel that was launched with the attribute may start while the one before it runs.
+// Before this call it may read only what no kernel of the step writes (weights).
+__device__ inline void WaitForPriorKernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel start when every block has come here.
+__device__ inline void LaunchNextKernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+}  // namespace ridge::kernels::cuda

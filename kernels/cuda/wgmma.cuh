@@ -1,0 +1,168 @@
+// Warpgroup matrix multiply-accumulate, sm_90a only (RIDGE_HAS_WGMMA says whether the code that is being compiled has it): the
+// same bits as a chain of mma.m16n8k16, which tests/gpu/numerics_test.cu holds it to.
+//
+// The 128 threads of a warpgroup call these together. Warp w has rows 16 w .. 16 w + 15 of the 64, with the fragments of
+// mma.cuh: c[4 j ..] is the FragmentC of columns 8 j .. 8 j + 7.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/mma.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define RIDGE_HAS_WGMMA 1
+#else
+#define RIDGE_HAS_WGMMA 0
+#endif
+
+namespace ridge::kernels::cuda {
+
+#if RIDGE_HAS_WGMMA
+
+// Describes an operand in shared memory, k-major, unswizzled: core matrices of 8 rows x 16 bytes, 128 contiguous bytes each;
+// neighbours along k are `depth_stride` bytes apart, neighbours along rows `row_stride`.
+__device__ inline uint64_t SharedOperand(uint32_t shared_address, uint32_t depth_stride, uint32_t row_stride) {
+  return (shared_address >> 4 & 0x3FFF) | static_cast<uint64_t>(depth_stride >> 4) << 16 |
+         static_cast<uint64_t>(row_stride >> 4) << 32;
+}
+
+// Before the first of a series, and again after registers that it reads were written.
+__device__ inline void WgmmaFence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ inline void WgmmaCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int kPending>
+__device__ inline void WgmmaWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Makes this thread's ordinary stores to shared memory visible to wgmma; before the barrier.
+__device__ inline void FenceSharedForWgmma() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+#define RIDGE_C4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define RIDGE_C16(i) RIDGE_C4(i), RIDGE_C4(i + 4), RIDGE_C4(i + 8), RIDGE_C4(i + 12)
+#define RIDGE_C64(i) RIDGE_C16(i), RIDGE_C16(i + 16), RIDGE_C16(i + 32), RIDGE_C16(i + 48)
+
+// c[64][8] += a b, a from registers.
+__device__ inline void Wgmma(float (&c)[4], const FragmentA& a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
+      "%0, %1, %2, %3"
+      "}, {%4, %5, %6, %7}, %8, accumulate, 1, 1, 0; }"
+      : RIDGE_C4(0)
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
+}
+
+// c[64][8] += a b, a from shared memory.
+__device__ inline void Wgmma(float (&c)[4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
+      "%0, %1, %2, %3"
+      "}, %4, %5, accumulate, 1, 1, 0, 0; }"
+      : RIDGE_C4(0)
+      : "l"(a), "l"(b));
+}
+
+// c[64][64] += a b, a from registers.
+__device__ inline void Wgmma(float (&c)[32], const FragmentA& a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, {%32, %33, %34, %35}, %36, accumulate, 1, 1, 0; }"
+      : RIDGE_C16(0), RIDGE_C16(16)
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
+}
+
+// c[64][64] += a b, a from shared memory.
+__device__ inline void Wgmma(float (&c)[32], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, accumulate, 1, 1, 0, 0; }"
+      : RIDGE_C16(0), RIDGE_C16(16)
+      : "l"(a), "l"(b));
+}
+
+// c[64][128] += a b, a from registers.
+__device__ inline void Wgmma(float (&c)[64], const FragmentA& a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+      "%56, %57, %58, %59, %60, %61, %62, %63"
+      "}, {%64, %65, %66, %67}, %68, accumulate, 1, 1, 0; }"
+      : RIDGE_C64(0)
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
+}
+
+// c[64][128] += a b, a from shared memory.
+__device__ inline void Wgmma(float (&c)[64], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+      "%56, %57, %58, %59, %60, %61, %62, %63"
+      "}, %64, %65, accumulate, 1, 1, 0, 0; }"
+      : RIDGE_C64(0)
+      : "l"(a), "l"(b));
+}
+
+// c[64][256] += a b, a from registers.
+__device__ inline void Wgmma(float (&c)[128], const FragmentA& a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+      "%56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, "
+      "%74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
+      "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "
+      "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "
+      "%123, %124, %125, %126, %127"
+      "}, {%128, %129, %130, %131}, %132, accumulate, 1, 1, 0; }"
+      : RIDGE_C64(0), RIDGE_C64(64)
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
+}
+
+// c[64][256] += a b, a from shared memory.
+__device__ inline void Wgmma(float (&c)[128], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+      "%56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, "
+      "%74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
+      "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "
+      "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "
+      "%123, %124, %125, %126, %127"
+      "}, %128, %129, accumulate, 1, 1, 0, 0; }"
+      : RIDGE_C64(0), RIDGE_C64(64)
+      : "l"(a), "l"(b));
+}
+
+#undef RIDGE_C64
+#undef RIDGE_C16
+#undef RIDGE_C4
+
+#endif  // RIDGE_HAS_WGMMA
+
+}  // namespace ridge::kernels::cuda
