@@ -2,8 +2,8 @@
 // is in attention.h; the bits are AttentionSplit's.
 //
 // Geometry: a block an (item, KV head), 8 warps of 16 virtual rows each, which share the K and V tiles of 64 keys
-// in shared memory, two tiles deep. A warp keeps its rows' S, O and folded O in registers; P never leaves them.
-// Blocks with more keys come first. Shared memory: 512 d bytes (64 KiB for d = 128).
+// in shared memory, two tiles deep. A warp keeps its rows' S, P, O and folded O in registers, Q in shared memory in
+// the order of its operands. Blocks with more keys come first. Shared memory: 768 d bytes (96 KiB for d = 128).
 // Alignment: q, out 4 bytes, pool 16 bytes. Bytes: K and V of the keys once a block. FLOPs: 4 d a key, row and
 // query head, half of them saved by the causal mask. Reference: reference::Attention (1 fp16 ulp).
 #include "kernels/cuda/attention.h"
@@ -24,8 +24,9 @@ template <int kDim>
 struct Shape {
   static constexpr int kPieces = kDim / kPieceHalves;
   static constexpr int kTileBytes = kTile * kDim * 2;  // of K, and of V
-  static constexpr int kSharedBytes = kStages * 2 * kTileBytes;
   static constexpr int kSteps = kDim / 16;
+  static constexpr int kQueryBytes = kAttentionPrefillRows * kDim * 2;
+  static constexpr int kSharedBytes = kStages * 2 * kTileBytes + kQueryBytes;
   static constexpr int kOutTiles = kDim / 8;
 };
 
@@ -54,27 +55,27 @@ __device__ void IssueTile(const AttentionArgs& args, const int32_t* table, int64
 
 template <int kDim>
 struct WarpState {
-  FragmentA q[Shape<kDim>::kSteps];
   ChunkState<Shape<kDim>::kOutTiles> chunk;
   SoftmaxState<Shape<kDim>::kOutTiles> folded;
 };
 
-// One tile of keys for a warp's 16 rows.
+// One tile of keys for a warp's 16 rows. `queries`: this lane's operand of each step, kWarpThreads apart.
 template <int kDim>
-__device__ void AttendTile(uint32_t shared, int first_key, bool mask, const LaneRows& rows, float c, int lane,
-                           WarpState<kDim>* state) {
+__device__ void AttendTile(uint32_t shared, const FragmentA* queries, int first_key, bool mask,
+                           const LaneRows& rows, float c, int lane, WarpState<kDim>* state) {
   using S = Shape<kDim>;
   FragmentC scores[kTile / 8];
 #pragma unroll
   for (int i = 0; i < kTile / 8; ++i) scores[i] = {};
 #pragma unroll
   for (int step = 0; step < S::kSteps; ++step) {
+    const FragmentA q = queries[step * kWarpThreads];
 #pragma unroll
     for (int i = 0; i < kTile / 16; ++i) {
       FragmentB keys[2];
       LoadKeys<S::kPieces>(keys, shared, 16 * i, step, lane);
-      Mma(scores[2 * i], state->q[step], keys[0]);
-      Mma(scores[2 * i + 1], state->q[step], keys[1]);
+      Mma(scores[2 * i], q, keys[0]);
+      Mma(scores[2 * i + 1], q, keys[1]);
     }
   }
   if (mask) {
@@ -129,8 +130,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int last_position = item.first_position + last_virtual / group;
 
   IssueTile<kDim>(args, table, head_offset, 0, num_pages, shared);
+  auto* queries = reinterpret_cast<FragmentA*>(tiles + kStages * 2 * S::kTileBytes) +
+                  warp * S::kSteps * kWarpThreads + lane;
+  for (int step = 0; step < S::kSteps; ++step) queries[step * kWarpThreads] = LoadQuery(args, rows, step, lane);
   WarpState<kDim> state;
-  LoadQueries(state.q, args, rows, lane);
   for (int tile = 0; tile < num_tiles; ++tile) {
     const uint32_t current = shared + tile % kStages * 2 * S::kTileBytes;
     WaitForCopies<0>();
@@ -142,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int first_key = tile * kTile;
     if (!has_rows || first_key > last_position) continue;  // nobody sees it
     if (tile % kChunkTiles == 0) state.chunk.Start();
-    AttendTile<kDim>(current, first_key, first_key + kTile - 1 > first_position, rows, c, lane, &state);
+    AttendTile<kDim>(current, queries, first_key, first_key + kTile - 1 > first_position, rows, c, lane, &state);
     const bool ends = (tile + 1) % kChunkTiles == 0 || first_key + kTile > last_position;
     if (ends) Fold(state.chunk, tile < kChunkTiles, c, &state.folded);
   }

@@ -234,7 +234,8 @@ class SplitTile {
       : args_(args), item_(item), kv_head_(kv_head), shared_(*shared), ring_(*ring), warp_(warp), lane_(lane),
         c_(ScoreScale(args.head_dim)), num_keys_(NumKeys(args, item)),
         rows_(MakeLaneRows(args, item, item.first_virtual, kv_head, lane)) {
-    LoadQueries(q_, args, rows_, lane);
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) q_[step] = LoadQuery(args, rows_, step, lane);
   }
 
   __device__ void Run() {

@@ -218,20 +218,17 @@ __device__ inline LaneRows MakeLaneRows(const AttentionArgs& args, const Attenti
   return rows;
 }
 
-// The Q operand of all steps of 16 columns; zeros beyond head_dim.
-template <int kSteps>
-__device__ inline void LoadQueries(FragmentA (&q)[kSteps], const AttentionArgs& args, const LaneRows& rows,
-                                   int lane) {
+// The Q operand of columns 16 step .. 16 step + 15; zeros beyond head_dim.
+__device__ inline FragmentA LoadQuery(const AttentionArgs& args, const LaneRows& rows, int step, int lane) {
+  FragmentA q;
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = step * 16 + lane % 4 * 2 + i / 2 * 8;
-      q[step].x[i] = column < args.head_dim
-                         ? *reinterpret_cast<const uint32_t*>(args.q + rows.offset[i % 2] + column)
-                         : 0u;
-    }
+  for (int i = 0; i < 4; ++i) {
+    const int column = step * 16 + lane % 4 * 2 + i / 2 * 8;
+    q.x[i] = column < args.head_dim
+                 ? *reinterpret_cast<const uint32_t*>(args.q + rows.offset[i % 2] + column)
+                 : 0u;
   }
+  return q;
 }
 
 // Stores O / l of the columns of n-tiles from `first_column` on.
