@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/cuda/rope_kv.h"
 #include "kernels/half.h"
 #include "kernels/order.h"
 
@@ -19,6 +20,7 @@ enum class MatmulOutput {
   kStore,     // y = W x (+ bias)
   kResidual,  // y += W x (+ bias)
   kSwiGlu,    // gated[m][n / 2] = fp16(SiLU(gate) * up), W packed with RowPlacement::kGate and kUp
+  kRopeKv,    // queries to rope.q, keys and values to the pool, as rope_kv.h; W and bias placed as RowPlacement::kRotary says
 };
 
 struct MatmulArgs {
@@ -32,7 +34,8 @@ struct MatmulArgs {
   int32_t k;               // a multiple of 16
   int64_t y_stride;
   MatmulOutput output;
-  unsigned long long* saturations;  // kSwiGlu's
+  RopeKvArgs rope;                  // kRopeKv's, without its qkv and norms
+  unsigned long long* saturations;  // of roundings to fp16
   // Instead of x where not null: RMSNorm of these fp32 rows [m][k], computed by every block for itself. Decode kernel only.
   const float* norm_x;
   const float* norm_weight;  // [k]
@@ -46,13 +49,14 @@ struct MatmulArgs {
 enum class MatmulKernel {
   kDecode,  // a warp a row tile and chunk; up to 16 rows of x
   kTiled,   // blocks of row tiles x tokens through a shared-memory pipeline
+  kWgmma,   // the same by sm_90a's own instructions
 };
 
 struct MatmulPlan {
   MatmulKernel kernel;
-  int32_t token_tile;  // rows of x a block (kDecode: 8 or 16; kTiled: 32, 64, 128)
+  int32_t token_tile;  // rows of x a block (kDecode: 8 or 16; kTiled: 32, 64, 128; kWgmma: 128)
   int32_t row_tile;    // rows of W a block
-  bool split_chunks;   // kTiled: each block takes one chunk; the last to end folds them in ascending order
+  bool split_chunks;   // not kDecode: each block takes one chunk; the last to end folds them in ascending order
   int32_t blocks;
 
   std::string ToString() const;
@@ -64,8 +68,11 @@ inline constexpr int32_t kMaxDecodeRows = 16;
 // The card, as the heuristic sees it.
 struct MatmulDevice {
   int32_t num_sms;
-  int32_t shared_bytes_per_block;
+  bool has_wgmma;  // HasWgmma()
 };
+
+// Whether the card and the code in this binary have sm_90a's warpgroup instructions.
+bool HasWgmma();
 
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device);
 
@@ -76,9 +83,13 @@ int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n);
 // Once before the first launch: lets kernels use the shared memory that they need.
 [[nodiscard]] cudaError_t PrepareMatmulDecode();
 [[nodiscard]] cudaError_t PrepareMatmulTiled();
+[[nodiscard]] cudaError_t PrepareMatmulWgmma();
+[[nodiscard]] cudaError_t PrepareMatmul();  // all of them
 
 [[nodiscard]] cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);
 [[nodiscard]] cudaError_t LaunchMatmulTiled(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);
+
+[[nodiscard]] cudaError_t LaunchMatmulWgmma(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);
 
 // By the plan.
 [[nodiscard]] cudaError_t LaunchMatmul(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);

@@ -1,11 +1,12 @@
 // The matmul of few rows (m <= 16), bound by the weights' way from memory.
 //
 // Geometry: a warp takes one tile of 16 rows of W and one chunk of K; the warps of a block take all chunks of one or more
-// tiles. Weights are the A operand and go from memory to registers, 16 loads of 16 bytes a lane in flight: 8 KiB a warp,
-// issued before the kernel waits for the one before it. Tokens are the n8 operand. Chunk sums meet in shared memory.
+// tiles, round after round. Weights are the A operand and go from memory to registers, always 16 loads of 16 bytes a lane in
+// flight: 8 KiB a warp, the first of them before the kernel waits for the one before it. Tokens are the n8 operand. Chunk
+// sums meet in shared memory.
 // x comes from memory in slices of 256 columns a warp, the next one while the last is used, or, with a norm, is made by the
 // block from fp32 rows.
-// Shared memory: x (one or two slices a warp, or all rows), 20 x 8 floats a token tile and warp.
+// Shared memory: x (one or two slices a warp, or all rows), twice 20 x 8 floats a token tile and warp.
 // Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k. Reference: reference::Matmul, within rounding.
 #include <cuda_fp16.h>
 
@@ -42,7 +43,7 @@ struct Layout {
 __host__ __device__ Layout LayoutOf(bool norm, int m, int k, int warps, int token_tiles) {
   Layout layout{};
   layout.x_bytes = norm ? m * (k + kRowPad) * 2 : warps * NumSlices(k) * m * kSliceStride * 2;
-  layout.sum_bytes = warps * token_tiles * 8 * kSumStride * 4;
+  layout.sum_bytes = 2 * warps * token_tiles * 8 * kSumStride * 4;
   layout.group_bytes = norm ? m * NormGroups(k) * 4 : 0;
   return layout;
 }
@@ -87,19 +88,22 @@ __global__ void __launch_bounds__(kMaxThreads) MatmulDecodeKernel(const MatmulAr
   const int warps = blockDim.x / kWarpThreads;
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
   const Layout layout = LayoutOf(kNorm, args.m, args.k, warps, kTokenTiles);
-  float* sums = reinterpret_cast<float*>(shared + layout.x_bytes);
 
+  // The warp's stream of weights: its chunk of one tile after the other. Slot i of `weights` has the steps i, i + 16, ... of a
+  // tile, then those of the next tile.
   const int tiles = warps / chunks;
-  const int tile = blockIdx.x * tiles + warp / chunks;
+  const int num_tiles = static_cast<int>(NumRowTiles(args.n));
   const int depth = args.k / kTileDepth;
   const int chunk_depth = static_cast<int>(DotChunk(args.k)) / kTileDepth;
   const int first = warp % chunks * chunk_depth;
-  const int steps = tile < NumRowTiles(args.n) ? min(chunk_depth, depth - first) : 0;
+  const int steps = min(chunk_depth, depth - first);
+  int tile = blockIdx.x * tiles + warp / chunks;
+  const int64_t tile_stride = int64_t{static_cast<int>(gridDim.x) * tiles} * depth * kWarpThreads;
   const uint4* w = reinterpret_cast<const uint4*>(args.w) + (int64_t{tile} * depth + first) * kWarpThreads + lane;
   uint4 weights[kInFlight];
 #pragma unroll
   for (int i = 0; i < kInFlight; ++i) {
-    if (i < steps) weights[i] = LoadStreaming(w + i * kWarpThreads);
+    if (i < steps && tile < num_tiles) weights[i] = LoadStreaming(w + i * kWarpThreads);
   }
   LaunchNextKernel();
   WaitForPriorKernel();
@@ -111,65 +115,84 @@ __global__ void __launch_bounds__(kMaxThreads) MatmulDecodeKernel(const MatmulAr
   for (int t = 0; t < kTokenTiles; ++t) rows[t] = min(t * 8 + lane % 8, args.m - 1) * stride + lane / 8 * 16;
   uint32_t x = SharedAddress(shared);
   const uint32_t slice_bytes = args.m * kSliceStride * 2;
+  // Where a chunk is one slice, it is copied once for all tiles.
+  const bool one_slice = kNorm || chunk_depth <= kInFlight;
   if constexpr (kNorm) {
-    NormRows(args, reinterpret_cast<Half*>(shared), reinterpret_cast<float*>(shared + layout.x_bytes + layout.sum_bytes));
+    NormRows(args, reinterpret_cast<Half*>(shared),
+             reinterpret_cast<float*>(shared + layout.x_bytes + layout.sum_bytes));
     x += first * kTileDepth * 2;
   } else {
     x += warp * NumSlices(args.k) * slice_bytes;
-    CopySlice(args, first * kTileDepth, min(steps * kTileDepth, kSliceDepth), x, lane);
-  }
-
-  FragmentC c[kTokenTiles] = {};
-  for (int base = 0; base < steps; base += kInFlight) {
-    uint32_t slice = x + base * kTileDepth * 2;
-    if constexpr (!kNorm) {
-      const int next = base + kInFlight;
-      slice = x + next / kInFlight % 2 * slice_bytes;
-      CopySlice(args, (first + next) * kTileDepth, min((steps - next) * kTileDepth, kSliceDepth), slice, lane);
-      slice = x + base / kInFlight % 2 * slice_bytes;
-      WaitForCopies<1>();
+    if (one_slice) {
+      CopySlice(args, first * kTileDepth, steps * kTileDepth, x, lane);
+      WaitForCopies<0>();
       __syncwarp();
     }
-#pragma unroll
-    for (int i = 0; i < kInFlight; i += 2) {
-      if (base + i >= steps) break;
-      uint32_t b[kTokenTiles][4];
-#pragma unroll
-      for (int t = 0; t < kTokenTiles; ++t) LoadMatrices(b[t], slice + rows[t] + i * kTileDepth * 2);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if (base + i + j >= steps) break;
-        const uint4 word = weights[i + j];
-        const FragmentA a = {{word.x, word.y, word.z, word.w}};
-#pragma unroll
-        for (int t = 0; t < kTokenTiles; ++t) Mma(c[t], a, {{b[t][2 * j], b[t][2 * j + 1]}});
-        if (base + i + j + kInFlight < steps) {
-          weights[i + j] = LoadStreaming(w + (base + i + j + kInFlight) * kWarpThreads);
-        }
-      }
-    }
-    if constexpr (!kNorm) __syncwarp();  // the slice may be overwritten
   }
 
+  // A tile a round; the sums have two places, so that one barrier a round is enough.
+  for (int round = 0; blockIdx.x * tiles + round * gridDim.x * tiles < num_tiles; ++round) {
+    const bool has_next = tile + static_cast<int>(gridDim.x) * tiles < num_tiles;
+    FragmentC c[kTokenTiles] = {};
+    if (!one_slice) CopySlice(args, first * kTileDepth, min(steps * kTileDepth, kSliceDepth), x, lane);
+    for (int base = 0; base < steps; base += kInFlight) {
+      uint32_t slice = x;
+      if constexpr (kNorm) slice += base * kTileDepth * 2;
+      if (!one_slice) {
+        const int next = base + kInFlight;
+        CopySlice(args, (first + next) * kTileDepth, min((steps - next) * kTileDepth, kSliceDepth),
+                  x + next / kInFlight % 2 * slice_bytes, lane);
+        slice += base / kInFlight % 2 * slice_bytes;
+        WaitForCopies<1>();
+        __syncwarp();
+      }
 #pragma unroll
-  for (int t = 0; t < kTokenTiles; ++t) {
-    float* sum = sums + ((warp * kTokenTiles + t) * 8 + lane % 4 * 2) * kSumStride + lane / 4;
-    sum[0] = c[t].x[0];
-    sum[kSumStride] = c[t].x[1];
-    sum[8] = c[t].x[2];
-    sum[kSumStride + 8] = c[t].x[3];
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < tiles * args.m * 8; i += blockDim.x) {
-    const int row = i % 8, token = i / 8 % args.m, t = i / 8 / args.m;
-    const float* sum = sums + (t * chunks * kTokenTiles * 8 + token) * kSumStride + row;
-    float low = sum[0], high = sum[8];
-    for (int chunk = 1; chunk < chunks; ++chunk) {
-      sum += kTokenTiles * 8 * kSumStride;
-      low = __fadd_rn(low, sum[0]);
-      high = __fadd_rn(high, sum[8]);
+      for (int i = 0; i < kInFlight; i += 2) {
+        if (base + i >= steps) break;
+        uint32_t b[kTokenTiles][4];
+#pragma unroll
+        for (int t = 0; t < kTokenTiles; ++t) LoadMatrices(b[t], slice + rows[t] + i * kTileDepth * 2);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          if (base + i + j >= steps) break;
+          const FragmentA a = {{weights[i + j].x, weights[i + j].y, weights[i + j].z, weights[i + j].w}};
+#pragma unroll
+          for (int t = 0; t < kTokenTiles; ++t) Mma(c[t], a, {{b[t][2 * j], b[t][2 * j + 1]}});
+          if (base + i + j + kInFlight < steps) {
+            weights[i + j] = LoadStreaming(w + (base + i + j + kInFlight) * kWarpThreads);
+          } else if (has_next) {
+            weights[i + j] = LoadStreaming(w + tile_stride + (i + j) * kWarpThreads);
+          }
+        }
+      }
+      if (!one_slice) __syncwarp();  // the slice may be overwritten
     }
-    WriteSums(args, token, (blockIdx.x * tiles + t) * kTileRows + row, low, high);
+    w += tile_stride;
+    tile += gridDim.x * tiles;
+
+    float* sums = reinterpret_cast<float*>(shared + layout.x_bytes) + round % 2 * (layout.sum_bytes / 8);
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      float* sum = sums + ((warp * kTokenTiles + t) * 8 + lane % 4 * 2) * kSumStride + lane / 4;
+      sum[0] = c[t].x[0];
+      sum[kSumStride] = c[t].x[1];
+      sum[8] = c[t].x[2];
+      sum[kSumStride + 8] = c[t].x[3];
+    }
+    __syncthreads();
+    // The warps take turns at being the first of those that add.
+    const int thread = (warp + round) % warps * kWarpThreads + lane;
+    for (int i = thread; i < tiles * args.m * 8; i += blockDim.x) {
+      const int row = i % 8, token = i / 8 % args.m, t = i / 8 / args.m;
+      const float* sum = sums + (t * chunks * kTokenTiles * 8 + token) * kSumStride + row;
+      float low = sum[0], high = sum[8];
+      for (int chunk = 1; chunk < chunks; ++chunk) {
+        sum += kTokenTiles * 8 * kSumStride;
+        low = __fadd_rn(low, sum[0]);
+        high = __fadd_rn(high, sum[8]);
+      }
+      WriteSums(args, token, ((blockIdx.x + round * gridDim.x) * tiles + t) * kTileRows + row, low, high);
+    }
   }
 }
 

@@ -7,8 +7,9 @@
 namespace ridge::kernels::cuda {
 namespace {
 
-// Warps of a decode block.
+// Warps of a decode block, and blocks that share a multiprocessor: more blocks would only wait for these to end.
 constexpr int32_t kDecodeWarps = 8;
+constexpr int32_t kDecodeBlocksPerSm = 3;
 
 int32_t NumChunks(int32_t k) {
   return static_cast<int32_t>((k + DotChunk(k) - 1) / DotChunk(k));
@@ -18,19 +19,19 @@ int32_t CeilDivide(int64_t a, int64_t b) {
   return static_cast<int32_t>((a + b - 1) / b);
 }
 
-MatmulPlan PlanDecode(int32_t m, int32_t n, int32_t k) {
+MatmulPlan PlanDecode(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
   MatmulPlan plan{};
   plan.kernel = MatmulKernel::kDecode;
   plan.token_tile = m <= 8 ? 8 : 16;
   const int32_t tiles = std::max(1, kDecodeWarps / NumChunks(k));
   plan.row_tile = tiles * kTileRows;
-  plan.blocks = CeilDivide(NumRowTiles(n), tiles);
+  plan.blocks = std::min(CeilDivide(NumRowTiles(n), tiles), kDecodeBlocksPerSm * device.num_sms);
   return plan;
 }
 
 MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
   MatmulPlan plan{};
-  plan.kernel = MatmulKernel::kTiled;
+  plan.kernel = device.has_wgmma && m > 64 ? MatmulKernel::kWgmma : MatmulKernel::kTiled;
   plan.token_tile = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   plan.row_tile = m <= 64 ? 64 : 128;
   plan.blocks = CeilDivide(m, plan.token_tile) * CeilDivide(n, plan.row_tile);
@@ -43,7 +44,7 @@ MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
 }  // namespace
 
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
-  return m <= kMaxDecodeRows ? PlanDecode(m, n, k) : PlanTiled(m, n, k, device);
+  return m <= kMaxDecodeRows ? PlanDecode(m, n, k, device) : PlanTiled(m, n, k, device);
 }
 
 int64_t MatmulWorkspaceBytes(const MatmulPlan& plan, int32_t m, int32_t n, int32_t k) {
@@ -58,15 +59,30 @@ int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n) {
 }
 
 std::string MatmulPlan::ToString() const {
+  const char* names[] = {"decode", "tiled", "wgmma"};
   char text[96];
-  std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s", kernel == MatmulKernel::kDecode ? "decode" : "tiled",
-                row_tile, token_tile, blocks, split_chunks ? " split" : "");
+  std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s", names[static_cast<int>(kernel)], row_tile, token_tile,
+                blocks, split_chunks ? " split" : "");
   return text;
 }
 
+cudaError_t PrepareMatmul() {
+  for (cudaError_t (*prepare)() : {PrepareMatmulDecode, PrepareMatmulTiled, PrepareMatmulWgmma}) {
+    if (cudaError_t error = prepare(); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t LaunchMatmul(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
-  return plan.kernel == MatmulKernel::kDecode ? LaunchMatmulDecode(plan, args, stream)
-                                              : LaunchMatmulTiled(plan, args, stream);
+  switch (plan.kernel) {
+    case MatmulKernel::kDecode:
+      return LaunchMatmulDecode(plan, args, stream);
+    case MatmulKernel::kTiled:
+      return LaunchMatmulTiled(plan, args, stream);
+    case MatmulKernel::kWgmma:
+      return LaunchMatmulWgmma(plan, args, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace ridge::kernels::cuda

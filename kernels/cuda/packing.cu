@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __device__ uint32_t* PlaceOf(const PackTarget& target, int64_t row, int64_t column) {
-  const int64_t packed_row = target.row_begin + PackedRow(target.placement, row);
+  const int64_t packed_row = target.row_begin + PackedRow(target.placement, row, target.head_dim);
   return reinterpret_cast<uint32_t*>(target.packed + PackedIndex(packed_row, column, target.k));
 }
 

@@ -36,25 +36,30 @@ RIDGE_HD constexpr int64_t PackedIndex(int64_t row, int64_t column, int64_t k) {
   return tile * kTileSize + lane * 8 + word * 2 + column % 2;
 }
 
-// Which row of the packed matrix a tensor's row becomes.
+// Which row of the packed matrix a tensor's row becomes. The last three put rows that are used together 8 apart in one tile, so
+// that one lane of a matmul holds the sums of both.
 enum class RowPlacement {
-  kPlain,  // row_begin + row
-  // Gate and up share a matrix: a tile has 8 rows of gate and the 8 rows of up that go with them, so that one lane holds
-  // both and SiLU(gate) * up stays in registers.
-  kGate,  // row / 8 * 16 + row % 8
-  kUp,    // that + 8
+  kPlain,   // row
+  kGate,    // gate and up share a matrix: row / 8 * 16 + row % 8
+  kUp,      // that + 8
+  kRotary,  // within each head, the rotated pair (i, i + head_dim / 2) becomes (i / 8 * 16 + i % 8, that + 8)
 };
 
-RIDGE_HD constexpr int64_t PackedRow(RowPlacement placement, int64_t row) {
+RIDGE_HD constexpr int64_t PackedRow(RowPlacement placement, int64_t row, int64_t head_dim = 0) {
   if (placement == RowPlacement::kPlain) return row;
+  if (placement == RowPlacement::kRotary) {
+    const int64_t i = row % head_dim, half = head_dim / 2, pair = i % half;
+    return row - i + pair / 8 * kTileRows + pair % 8 + i / half * 8;
+  }
   return row / 8 * kTileRows + row % 8 + (placement == RowPlacement::kUp ? 8 : 0);
 }
 
 struct PackTarget {
   Half* packed;
   int64_t k;
-  int64_t row_begin;  // a tensor's row 0 becomes this one (kPlain)
+  int64_t row_begin;  // added to the row after its placement
   RowPlacement placement;
+  int64_t head_dim = 0;  // kRotary's; row_begin is a multiple of it
 };
 
 // Puts rows [first_row, first_row + num_rows) of a tensor, given as [num_rows][k] in device memory, into their places.

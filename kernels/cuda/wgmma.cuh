@@ -26,6 +26,13 @@ __device__ inline uint64_t SharedOperand(uint32_t shared_address, uint32_t depth
          static_cast<uint64_t>(row_stride >> 4) << 32;
 }
 
+// Rows of 128 bytes, 64 columns, whose 16-byte parts are swizzled by row % 8; groups of 8 rows follow each other. The address
+// is that of the first column within the first row, and the group of 8 rows begins at a multiple of 1 KiB.
+__device__ inline uint64_t SwizzledOperand(uint32_t shared_address) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return SharedOperand(shared_address, 16, 1024) | kSwizzle128;
+}
+
 // Before the first of a series, and again after registers that it reads were written.
 __device__ inline void WgmmaFence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

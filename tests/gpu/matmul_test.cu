@@ -75,7 +75,7 @@ std::vector<uint32_t> Bits(const std::vector<float>& values) {
 MatmulDevice Device() {
   DeviceInfo info;
   EXPECT_CUDA_OK(GetDeviceInfo(&info));
-  return {info.num_sms, static_cast<int32_t>(info.shared_bytes_per_block)};
+  return {info.num_sms, HasWgmma()};
 }
 
 struct Sizes {
@@ -88,8 +88,7 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
   static constexpr int kMaxRows = 300;
 
   void SetUp() override {
-    ASSERT_CUDA_OK(PrepareMatmulDecode());
-    ASSERT_CUDA_OK(PrepareMatmulTiled());
+    ASSERT_CUDA_OK(PrepareMatmul());
     const auto [n, k] = GetParam();
     host_w_ = RandomHalves(static_cast<size_t>(n) * k, 1.0f / std::sqrt(static_cast<float>(k)), 1);
     host_x_ = RandomHalves(static_cast<size_t>(kMaxRows) * k, 1.0f, 2);
@@ -110,19 +109,20 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
     for (int32_t token_tile : {32, 64, 128}) {
       for (bool split : {false, true}) {
         plans.push_back({MatmulKernel::kTiled, token_tile, token_tile == 128 ? 128 : 64, split, 0});
+        if (token_tile == 128 && HasWgmma()) plans.push_back({MatmulKernel::kWgmma, 128, 128, split, 0});
       }
     }
     return plans;
   }
 
   // Runs a plan twice: the second time finds the workspace as the first left it.
-  std::vector<float> Run(const MatmulPlan& plan, MatmulArgs args, std::vector<float> y) const {
+  std::vector<float> Run(const MatmulPlan& plan, MatmulArgs args, std::vector<float> y, const Half* packed = nullptr) const {
     const auto [n, k] = GetParam();
     DeviceBuffer<float> workspace(static_cast<size_t>(MatmulWorkspaceBytes(plan, args.m, n, k)) / 4 + 1);
     DeviceBuffer<int32_t> counters(std::vector<int32_t>(static_cast<size_t>(MatmulCounterBytes(plan, args.m, n)) / 4 + 1));
     args.n = n;
     args.k = k;
-    args.w = packed_.data();
+    args.w = packed != nullptr ? packed : packed_.data();
     args.y_stride = n;
     args.workspace = workspace.data();
     args.counters = counters.data();
@@ -215,6 +215,69 @@ TEST_P(MatmulTest, SwiGluTakesBothHalvesOfATile) {
   EXPECT_EQ(saturations.Download()[0], 0u);
 }
 
+// Against the plain matmul and the kernel that rotates and stores its rows.
+TEST_P(MatmulTest, RopeAndKvWriteAsEpilogueGiveTheBitsOfTheirKernel) {
+  const auto [n, k] = GetParam();
+  constexpr int kHeadDim = 16, kKvHeads = 1, kSlots = 3, kBlocks = 64, kPositions = 400;
+  if (n % kHeadDim != 0 || n > 2048) GTEST_SKIP() << "not heads";
+  DeviceBuffer<Half> rotary(static_cast<size_t>(PackedSize(n, k)));
+  ASSERT_CUDA_OK(LaunchPackRows(w_.data(), 0, n, {rotary.data(), k, 0, RowPlacement::kRotary, kHeadDim}, nullptr));
+  const std::vector<float> bias = RandomFloats(static_cast<size_t>(n), 1.0f, 7);
+  std::vector<float> rotary_bias(bias.size());
+  for (int row = 0; row < n; ++row) rotary_bias[static_cast<size_t>(PackedRow(RowPlacement::kRotary, row, kHeadDim))] = bias[row];
+  const DeviceBuffer<float> device_bias(bias), device_rotary_bias(rotary_bias);
+  const DeviceBuffer<float> cosines(RandomFloats(kPositions * kHeadDim / 2, 0.5f, 8)), sines(RandomFloats(kPositions * kHeadDim / 2, 0.5f, 9));
+  DeviceBuffer<unsigned long long> saturations(std::vector<unsigned long long>(1));
+  for (int m : {1, 13, 50, 130}) {
+    // Neighbouring positions in two slots, and a row of padding.
+    std::vector<int32_t> positions, slots, table(kSlots * kBlocks / 2);
+    for (int row = 0; row < m; ++row) {
+      positions.push_back(row == 0 ? 0 : row / 2 + 17);
+      slots.push_back(row == 0 ? -1 : row % 2 * 2);
+    }
+    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>((i * 7) % kBlocks);
+    const DeviceBuffer<int32_t> device_positions(positions), device_slots(slots), device_table(table);
+    const size_t pool_size = size_t{kBlocks} * 2 * kKvHeads * kKvBlockTokens * kHeadDim;
+    RopeKvArgs rope{};
+    rope.cosines = cosines.data();
+    rope.sines = sines.data();
+    rope.positions = device_positions.data();
+    rope.slots = device_slots.data();
+    rope.block_tables = device_table.data();
+    rope.table_stride = kBlocks / 2;
+    rope.num_rows = m;
+    rope.num_heads = n / kHeadDim - 2 * kKvHeads;
+    rope.num_kv_heads = kKvHeads;
+    rope.head_dim = kHeadDim;
+    rope.saturations = saturations.data();
+    if (rope.num_heads < 1) GTEST_SKIP() << "no room for a query head";
+    MatmulArgs args{};
+    args.x = x_.data();
+    args.m = m;
+    args.bias = device_bias.data();
+    args.output = MatmulOutput::kStore;
+    const MatmulPlan plain_plan = PlanMatmul(m, n, k, Device());
+    const DeviceBuffer<float> qkv(Run(plain_plan, args, std::vector<float>(static_cast<size_t>(m) * n)));
+    const size_t q_size = static_cast<size_t>(m) * rope.num_heads * kHeadDim;
+    DeviceBuffer<Half> expected_q(q_size), expected_pool(pool_size);
+    rope.qkv = qkv.data();
+    rope.q = expected_q.data();
+    rope.kv = KvLayerOf(expected_pool.data(), 1, 0, kKvHeads, kHeadDim);
+    ASSERT_CUDA_OK(LaunchRopeKv(rope, nullptr));
+    for (const MatmulPlan& plan : Plans(m)) {
+      DeviceBuffer<Half> q(q_size), pool(pool_size);
+      args.bias = device_rotary_bias.data();
+      args.output = MatmulOutput::kRopeKv;
+      args.rope = rope;
+      args.rope.q = q.data();
+      args.rope.kv = KvLayerOf(pool.data(), 1, 0, kKvHeads, kHeadDim);
+      Run(plan, args, {}, rotary.data());
+      ASSERT_EQ(q.Download(), expected_q.Download()) << "m " << m << ", " << plan.ToString();
+      ASSERT_EQ(pool.Download(), expected_pool.Download()) << "m " << m << ", " << plan.ToString();
+    }
+  }
+}
+
 TEST_P(MatmulTest, NormAsPrologueGivesTheBitsOfTheReferenceNorm) {
   const auto [n, k] = GetParam();
   if (k > 4096) GTEST_SKIP() << "no model norms rows of this length";
@@ -249,7 +312,8 @@ INSTANTIATE_TEST_SUITE_P(Sizes, MatmulTest,
                          testing::Values(Sizes{64, 16}, Sizes{48, 48}, Sizes{777, 80}, Sizes{192, 256}, Sizes{960, 576},
                                          Sizes{1152, 896}, Sizes{2048, 1536}, Sizes{896, 4864}, Sizes{1536, 8960}),
                          [](const auto& test) {
-                           return "n" + std::to_string(test.param.n) + "k" + std::to_string(test.param.k);
+                           std::string name("n");
+                           return name.append(std::to_string(test.param.n)).append("k").append(std::to_string(test.param.k));
                          });
 
 }  // namespace

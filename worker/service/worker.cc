@@ -7,8 +7,8 @@
 #include "common/clock.h"
 #include "common/logging.h"
 #include "common/status.h"
-#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/model/open_model.h"
+#include "worker/service/backend_factory.h"
 
 namespace ridge::worker {
 namespace {
@@ -57,11 +57,8 @@ absl::Status Worker::Load() {
 }
 
 absl::Status Worker::LoadBackend(const WeightSource& source) {
-  absl::StatusOr<std::unique_ptr<CpuBackend>> backend =
-      CpuBackend::Create(source, {.threads = config_.threads, .pin_threads = config_.pin_threads});
-  if (!backend.ok()) return InvalidField("--model", backend.status().message());
-  registry_.CounterCallback("ridge_fp16_saturations_total", "Activations that fp16 could not hold.", {},
-                            [cpu = backend->get()] { return static_cast<double>(cpu->saturations()); });
+  absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(config_, source, &registry_);
+  if (!backend.ok()) return backend.status();
   backend_ = *std::move(backend);
   model_.numerics_id = backend_->Info().numerics_id;
   model_.device = backend_->Info().device;

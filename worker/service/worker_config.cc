@@ -19,7 +19,8 @@ ABSL_FLAG(std::string, listen, WorkerConfig().listen,
           "host:port of the gRPC port; port 0 takes any free one");
 ABSL_FLAG(int, metrics_port, WorkerConfig().metrics_port,
           "port of /metrics, /healthz, /readyz, /statusz; 0: any free one, -1: none");
-ABSL_FLAG(std::string, device, WorkerConfig().device, "auto or cpu");
+ABSL_FLAG(std::string, device, WorkerConfig().device,
+          "cuda, cpu, or auto: a CUDA card where there is one, else the CPU");
 ABSL_FLAG(std::string, engine, WorkerConfig().engine, "engine preset: ridge");
 ABSL_FLAG(int, threads, WorkerConfig().threads, "compute threads; 0: one a core");
 ABSL_FLAG(bool, pin_threads, WorkerConfig().pin_threads,
@@ -82,8 +83,12 @@ absl::Status CheckModelName(const std::string& name) {
 }
 
 absl::Status CheckDevice(const std::string& device) {
+#if RIDGE_HAVE_CUDA
+  return CheckOneOf("--device", device, {"auto", "cuda", "cpu"});
+#else
   if (device == "cuda") return InvalidField("--device", "cuda is not built in; there is: auto, cpu");
   return CheckOneOf("--device", device, {"auto", "cpu"});
+#endif
 }
 
 absl::Status CheckEngine(const WorkerConfig& config) {

@@ -42,7 +42,9 @@ TEST(WorkerConfigTest, ABadValueNamesItsFlag) {
       {"--listen: ", [](WorkerConfig* c) { c->listen = std::string("127.0.0.1:65536"); }},
       {"--metrics_port: ", [](WorkerConfig* c) { c->metrics_port = -2; }},
       {"--device: ", [](WorkerConfig* c) { c->device = std::string("tpu"); }},
+#if !RIDGE_HAVE_CUDA
       {"--device: cuda is not built in", [](WorkerConfig* c) { c->device = std::string("cuda"); }},
+#endif
       {"--engine: ", [](WorkerConfig* c) { c->engine = std::string("naive"); }},
       {"--threads: ", [](WorkerConfig* c) { c->threads = -1; }},
       {"--kv_cache_bytes: ", [](WorkerConfig* c) { c->kv_cache_bytes = 0; }},

@@ -1,0 +1,138 @@
+// The CUDA backend: close to the CPU's on real checkpoints, and the same bits for a sequence whatever runs beside it.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/unit/worker/backend/schedule_runner.h"
+#include "tests/unit/worker/backend/step_driver.h"
+#include "worker/backend/cpu/cpu_backend.h"
+#include "worker/backend/cuda/cuda_backend.h"
+#include "worker/model/open_model.h"
+#include "worker/model/synthetic.h"
+
+namespace ridge::worker {
+namespace {
+
+std::string DataDirectory() {
+  const char* directory = std::getenv("RIDGE_TEST_DATA_DIR");
+  return directory != nullptr ? directory : RIDGE_TEST_DATA_DIR;
+}
+
+// Small, with sizes that are no multiple of a tile or a chunk: queries share KV heads by three, the MLP's K is cut by the
+// rule for long rows.
+ModelConfig AwkwardConfig() {
+  ModelConfig config;
+  config.name = "awkward";
+  config.architecture = Architecture::kQwen2;
+  config.num_layers = 2;
+  config.hidden_size = 80;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.mlp_size = 2096;
+  config.vocab_size = 777;
+  config.context_length = 512;
+  config.norm_eps = 1e-5f;
+  config.qkv_bias = true;
+  config.tied_embedding = true;
+  return config;
+}
+
+std::unique_ptr<WeightSource> MakeSource(const std::string& name) {
+  if (name == "awkward") return std::make_unique<SyntheticSource>(AwkwardConfig(), 3);
+  if (name == "qwen2.5-1.5b, 2 layers") {
+    ModelConfig config = OpenModel("synthetic:qwen2.5-1.5b").value()->config();
+    config.num_layers = 2;
+    config.vocab_size = 4096;
+    config.context_length = 2048;
+    return std::make_unique<SyntheticSource>(config);
+  }
+  return OpenModel(DataDirectory() + "/" + name).value();
+}
+
+class CudaBackendTest : public testing::TestWithParam<const char*> {
+ protected:
+  static constexpr int32_t kNumBlocks = 1024;
+  static constexpr int32_t kMaxRows = 1024;
+
+  void SetUp() override { source_ = MakeSource(GetParam()); }
+
+  std::unique_ptr<CudaBackend> MakeBackend(bool graphs = true) {
+    auto backend = CudaBackend::Create(*source_, {.graphs = graphs});
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    EXPECT_TRUE((*backend)->Reserve(kNumBlocks, {.max_slots = 64, .max_step_rows = kMaxRows}).ok());
+    return *std::move(backend);
+  }
+
+  std::unique_ptr<WeightSource> source_;
+};
+
+TEST_P(CudaBackendTest, LogitsAreCloseToTheCpus) {
+  const std::unique_ptr<CudaBackend> backend = MakeBackend();
+  auto cpu = CpuBackend::Create(*source_, {}).value();
+  ASSERT_TRUE(cpu->Reserve(kNumBlocks, {.max_slots = 2, .max_step_rows = kMaxRows}).ok());
+  StepDriver driver(backend.get(), kNumBlocks), cpu_driver(cpu.get(), kNumBlocks);
+  std::mt19937 random(11);
+  std::vector<TokenId> tokens(std::min(400, source_->config().context_length));
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % static_cast<uint32_t>(source_->config().vocab_size));
+  double squares = 0, largest = 0;
+  size_t count = 0;
+  for (StepDriver* each : {&driver, &cpu_driver}) {
+    each->Attach(0, {.temperature = 0.0f});
+    each->AddRows(0, tokens, static_cast<int32_t>(tokens.size()));
+  }
+  const StepResult result = driver.Run(true), expected = cpu_driver.Run(true);
+  ASSERT_EQ(result.logits.size(), expected.logits.size());
+  for (size_t i = 0; i < result.logits.size(); ++i, ++count) {
+    const double difference = std::fabs(double{result.logits[i]} - expected.logits[i]);
+    ASSERT_FALSE(std::isnan(difference)) << i;
+    largest = std::max(largest, difference);
+    squares += difference * difference;
+  }
+  std::printf("%s: largest %.5f, rms %.6f\n", GetParam(), largest, std::sqrt(squares / static_cast<double>(count)));
+  EXPECT_LE(largest, 1e-1);
+  EXPECT_LE(std::sqrt(squares / static_cast<double>(count)), 2e-2);
+}
+
+TEST_P(CudaBackendTest, ASequencesBitsDependOnItAlone) {
+  const std::vector<Request> requests = MakeRequests(source_->config().vocab_size);
+  const std::unique_ptr<CudaBackend> backend = MakeBackend(), stream = MakeBackend(false);
+  EXPECT_EQ(backend->Info().numerics_id, stream->Info().numerics_id);
+  const std::vector<Answer> expected = ScheduleRunner(backend.get(), requests, {}).Run();
+  const Schedule schedules[] = {{.batch = 2, .seed = 2},
+                                {.batch = 7, .chunk = 1, .seed = 3},
+                                {.batch = 8, .chunk = 16, .seed = 4},
+                                {.batch = 16, .chunk = 100, .seed = 5},
+                                {.batch = 33, .chunk = 7, .seed = 6},
+                                {.batch = 64, .chunk = 512, .seed = 7},
+                                {.batch = 64, .seed = 8, .return_logits = false},
+                                {.batch = 5, .chunk = 64, .seed = 9, .return_logits = false}};
+  for (const Schedule& schedule : schedules) {
+    for (CudaBackend* each : {backend.get(), stream.get()}) {
+      const std::vector<Answer> answers = ScheduleRunner(each, requests, schedule).Run();
+      for (size_t i = 0; i < answers.size(); ++i) {
+        ASSERT_EQ(answers[i].tokens, expected[i].tokens) << "request " << i << ", batch " << schedule.batch;
+        ASSERT_EQ(answers[i].logprobs, expected[i].logprobs) << "request " << i << ", batch " << schedule.batch;
+        if (schedule.return_logits) {
+          ASSERT_TRUE(answers[i].logits == expected[i].logits) << "request " << i << ", batch " << schedule.batch;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaBackendTest,
+                         testing::Values("tiny-llama", "tiny-qwen2", "awkward", "qwen2.5-1.5b, 2 layers"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace ridge::worker

@@ -1,0 +1,67 @@
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/packing.h"
+
+namespace ridge::kernels::cuda {
+namespace {
+
+constexpr MatmulDevice kH200 = {132, true};
+constexpr MatmulDevice kA10 = {72, false};
+
+TEST(MatmulPlan, FewRowsGoToTheDecodeKernelWithAWarpATileAndChunk) {
+  EXPECT_EQ(PlanMatmul(1, 2048, 1536, kH200).ToString(), "decode rows=16 tokens=8 blocks=128");
+  EXPECT_EQ(PlanMatmul(16, 1536, 8960, kA10).ToString(), "decode rows=16 tokens=16 blocks=96");
+  EXPECT_EQ(PlanMatmul(3, 960, 576, kH200).ToString(), "decode rows=32 tokens=8 blocks=30");
+}
+
+TEST(MatmulPlan, ChunksAreSplitOnlyWhereBlocksWouldLeaveMultiprocessorsIdle) {
+  for (int32_t m : {17, 64, 128, 4096}) {
+    for (const MatmulDevice& device : {kH200, kA10}) {
+      const MatmulPlan plan = PlanMatmul(m, 2048, 1536, device);
+      const int32_t tiles = (m + plan.token_tile - 1) / plan.token_tile * (2048 / plan.row_tile);
+      EXPECT_EQ(plan.split_chunks, tiles < device.num_sms) << m;
+      EXPECT_EQ(plan.blocks, plan.split_chunks ? 6 * tiles : tiles) << m;
+      if (plan.split_chunks) {
+        EXPECT_EQ(MatmulWorkspaceBytes(plan, m, 2048, 1536), int64_t{6} * tiles * plan.token_tile * plan.row_tile * 4);
+        EXPECT_EQ(MatmulCounterBytes(plan, m, 2048), tiles * 4);
+      }
+    }
+  }
+}
+
+TEST(MatmulPlan, ManyRowsTakeWarpgroupInstructionsWhereThereAreAny) {
+  EXPECT_EQ(PlanMatmul(4096, 17920, 1536, kH200).ToString(), "wgmma rows=128 tokens=128 blocks=4480");
+  EXPECT_EQ(PlanMatmul(4096, 17920, 1536, kA10).ToString(), "tiled rows=128 tokens=128 blocks=4480");
+}
+
+TEST(MatmulPlan, ARowOfOneChunkIsNeverSplit) {
+  EXPECT_FALSE(PlanMatmul(100, 64, 128, kH200).split_chunks);
+}
+
+TEST(Packing, IndexIsAPermutationAndKeepsALanesFragmentTogether) {
+  constexpr int64_t kRows = 32, kColumns = 48;
+  std::vector<bool> taken(PackedSize(kRows, kColumns));
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t column = 0; column < kColumns; ++column) {
+      const size_t index = static_cast<size_t>(PackedIndex(row, column, kColumns));
+      ASSERT_LT(index, taken.size());
+      EXPECT_FALSE(taken[index]);
+      taken[index] = true;
+    }
+  }
+  // Lane 5 (row 1, columns 2, 3) of tile (0, 0).
+  EXPECT_EQ(PackedIndex(1, 2, kColumns), 40);
+  EXPECT_EQ(PackedIndex(9, 2, kColumns), 42);
+  EXPECT_EQ(PackedIndex(1, 10, kColumns), 44);
+  EXPECT_EQ(PackedIndex(9, 11, kColumns), 47);
+}
+
+TEST(Packing, GateAndUpShareTiles) {
+  EXPECT_EQ(PackedRow(RowPlacement::kGate, 9), 17);
+  EXPECT_EQ(PackedRow(RowPlacement::kUp, 9), 25);
+  EXPECT_EQ(PackedRow(RowPlacement::kPlain, 9), 9);
+}
+
+}  // namespace
+}  // namespace ridge::kernels::cuda

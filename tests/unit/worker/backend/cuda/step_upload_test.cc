@@ -1,0 +1,152 @@
+#include "worker/backend/cuda/step_upload.h"
+
+#include <cstring>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace ridge::worker {
+namespace {
+
+using kernels::cuda::AttentionItem;
+using kernels::cuda::BlockChange;
+using kernels::cuda::SampleRow;
+using kernels::cuda::SamplingChange;
+
+class StepUploadTest : public testing::Test {
+ protected:
+  StepUploadTest()
+      : upload_({.vocab_size = 100,
+                 .context_length = 256,
+                 .max_rows = 64,
+                 .max_slots = 8,
+                 .num_blocks = 32,
+                 .attention = {.num_heads = 4,
+                               .num_kv_heads = 2,
+                               .head_dim = 16,
+                               .num_sms = 4,
+                               .split_blocks = 8,
+                               .max_partials = 64,
+                               .max_shared_tiles = 64}}),
+        bytes_(static_cast<size_t>(upload_.max_bytes()), '\x55') {}
+
+  template <typename T>
+  std::vector<T> Part(int64_t offset, int32_t count) const {
+    std::vector<T> part(static_cast<size_t>(count));
+    if (count > 0) std::memcpy(part.data(), bytes_.data() + offset, part.size() * sizeof(T));
+    return part;
+  }
+
+  StepUpload upload_;
+  std::vector<char> bytes_;
+};
+
+// Slot 3 prefills 20 tokens, slot 5 resumes with its last token and one from the host.
+StepPlan MixedPlan() {
+  StepPlan plan;
+  plan.attaches = {{3, {.temperature = 0.5f, .top_k = 7, .seed = 9}}, {5, {.logprobs = true}}};
+  plan.appends = {{3, 30}, {5, 2}, {3, 11}};
+  plan.tokens.assign(20, 42);
+  plan.tokens.push_back(17);
+  plan.segments = {{3, 0, 20, false, 0, 2}, {5, 0, 1, false, 20, 1}};
+  return plan;
+}
+
+TEST_F(StepUploadTest, RowsOutputsAndChangesStandWhereTheLayoutSays) {
+  upload_.Build(MixedPlan());
+  EXPECT_FALSE(upload_.is_decode());
+  const StepLayout layout = upload_.Write(21, 3, bytes_.data());
+  EXPECT_LE(layout.bytes, upload_.max_bytes());
+  std::vector<int32_t> tokens(20, 42), slots(20, 3);
+  tokens.push_back(17);
+  slots.push_back(5);
+  EXPECT_EQ(Part<int32_t>(layout.tokens, 21), tokens);
+  EXPECT_EQ(Part<int32_t>(layout.slots, 21), slots);
+  EXPECT_EQ(Part<int32_t>(layout.positions, 21)[19], 19);
+  EXPECT_EQ(Part<int32_t>(layout.positions, 21)[20], 0);
+  EXPECT_EQ(Part<int32_t>(layout.output_rows, 3), (std::vector<int32_t>{18, 19, 20}));
+  const auto samples = Part<SampleRow>(layout.sample_rows, 3);
+  EXPECT_EQ(samples[1].slot, 3);
+  EXPECT_EQ(samples[1].position, 20);
+  EXPECT_EQ(samples[2].slot, 5);
+  EXPECT_EQ(samples[2].position, 1);
+  EXPECT_EQ(Part<int32_t>(layout.num_split_items, 1)[0], layout.split_count);
+
+  ASSERT_EQ(layout.sampling_change_count, 2);
+  const auto sampling = Part<SamplingChange>(layout.sampling_changes, 2);
+  EXPECT_EQ(sampling[0].slot, 3);
+  EXPECT_EQ(sampling[0].sampling.temperature, 0.5f);
+  EXPECT_EQ(sampling[0].sampling.top_k, 7);
+  EXPECT_EQ(sampling[0].sampling.seed, 9u);
+  EXPECT_EQ(sampling[1].sampling.logprobs, 1);
+  ASSERT_EQ(layout.block_change_count, 3);
+  const auto blocks = Part<BlockChange>(layout.block_changes, 3);
+  EXPECT_EQ(blocks[2].slot, 3);
+  EXPECT_EQ(blocks[2].index, 1);
+  EXPECT_EQ(blocks[2].block, 11);
+}
+
+TEST_F(StepUploadTest, DecodeStepsTakeTheSlotsTokenAndAreFilledUpWithRowsOfNoSlot) {
+  upload_.Build(MixedPlan());
+  StepPlan plan;
+  plan.segments = {{5, 1, 1, true, 0, 1}, {3, 20, 1, true, 0, 1}};
+  upload_.Build(plan);
+  EXPECT_TRUE(upload_.is_decode());
+  const StepLayout layout = upload_.Write(4, 4, bytes_.data());
+  EXPECT_EQ(Part<int32_t>(layout.tokens, 4), (std::vector<int32_t>{-6, -4, 0, 0}));
+  EXPECT_EQ(Part<int32_t>(layout.slots, 4), (std::vector<int32_t>{5, 3, -1, -1}));
+  EXPECT_EQ(Part<int32_t>(layout.positions, 4), (std::vector<int32_t>{1, 20, 0, 0}));
+  const auto samples = Part<SampleRow>(layout.sample_rows, 4);
+  EXPECT_EQ(samples[1].slot, 3);
+  EXPECT_EQ(samples[1].position, 21);
+  EXPECT_EQ(samples[2].slot, -1);
+  EXPECT_EQ(layout.block_change_count, 0);
+}
+
+// What a captured graph relies on.
+TEST_F(StepUploadTest, PartsOfADecodeStepDoNotMoveWithWhatStandsInThem) {
+  upload_.Build(MixedPlan());
+  StepPlan plan;
+  plan.segments = {{5, 1, 1, true, 0, 1}};
+  upload_.Build(plan);
+  const StepLayout layout = upload_.Write(4, 4, bytes_.data()), captured = StepLayout::Of(4, 4);
+  EXPECT_EQ(layout.tokens, captured.tokens);
+  EXPECT_EQ(layout.positions, captured.positions);
+  EXPECT_EQ(layout.slots, captured.slots);
+  EXPECT_EQ(layout.sample_rows, captured.sample_rows);
+  EXPECT_EQ(layout.output_rows, captured.output_rows);
+  EXPECT_EQ(layout.num_split_items, captured.num_split_items);
+  EXPECT_EQ(layout.split_items, captured.split_items);
+}
+
+TEST_F(StepUploadTest, AReleasedSlotStartsWithAnEmptyBlockTable) {
+  upload_.Build(MixedPlan());
+  StepPlan plan;
+  plan.releases = {3};
+  plan.attaches = {{3, {}}};
+  plan.appends = {{3, 4}};
+  plan.tokens = {1};
+  plan.segments = {{3, 0, 1, false, 0, 1}};
+  upload_.Build(plan);
+  const StepLayout layout = upload_.Write(1, 1, bytes_.data());
+  ASSERT_EQ(layout.block_change_count, 1);
+  EXPECT_EQ(Part<BlockChange>(layout.block_changes, 1)[0].index, 0);
+}
+
+TEST_F(StepUploadTest, APlanThatDoesNotFitIsABug) {
+  StepPlan taken_twice = MixedPlan();
+  taken_twice.attaches.push_back({3, {}});
+  EXPECT_DEATH(upload_.Build(taken_twice), "");
+  StepPlan no_blocks = MixedPlan();
+  no_blocks.appends.pop_back();
+  EXPECT_DEATH(upload_.Build(no_blocks), "");
+  StepPlan no_token = MixedPlan();
+  no_token.segments[1].first_row_from_slot = true;
+  EXPECT_DEATH(upload_.Build(no_token), "");
+  StepPlan outside_vocabulary = MixedPlan();
+  outside_vocabulary.tokens[3] = 100;
+  EXPECT_DEATH(upload_.Build(outside_vocabulary), "");
+}
+
+}  // namespace
+}  // namespace ridge::worker

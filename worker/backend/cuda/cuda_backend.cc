@@ -1,0 +1,275 @@
+#include "worker/backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "common/hash.h"
+#include "kernels/cuda/numerics_probe.h"
+#include "kernels/order.h"
+
+namespace ridge::worker {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+// Steps that may be in flight before one has to be allocated.
+constexpr int kSteps = 4;
+// How long Collect polls before it sleeps.
+constexpr std::chrono::microseconds kSpin{20};
+
+// Row counts for which a decode step is captured; a step takes the next one and pads.
+std::vector<int32_t> GraphRows(int32_t max_rows) {
+  std::vector<int32_t> rows;
+  for (int32_t next = 1; next < max_rows; next += next < 2 ? 1 : next < 4 ? 2 : next < 8 ? 4 : next < 64 ? 8 : next < 256 ? 32 : 128) {
+    rows.push_back(next);
+  }
+  rows.push_back(max_rows);
+  return rows;
+}
+
+absl::Status CheckModel(const ModelConfig& config) {
+  const auto unsupported = [&](const char* field, int32_t value, const char* what) {
+    return absl::UnimplementedError(
+        absl::StrFormat("%s: a %s of %d is not supported on CUDA, only %s", config.name, field, value, what));
+  };
+  if (config.hidden_size % 16 != 0) return unsupported("hidden_size", config.hidden_size, "multiples of 16");
+  if (config.mlp_size % 16 != 0) return unsupported("mlp_size", config.mlp_size, "multiples of 16");
+  if (config.head_dim % 16 != 0 || config.head_dim > 256) {
+    return unsupported("head_dim", config.head_dim, "multiples of 16 up to 256");
+  }
+  const int32_t group = config.num_heads / config.num_kv_heads;
+  if (group > 16) return unsupported("group of query heads", group, "up to 16");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int CudaBackend::DeviceCount() {
+  return cuda::DeviceCount();
+}
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const WeightSource& source, const CudaOptions& options) {
+  if (absl::Status status = CheckModel(source.config()); !status.ok()) return status;
+  if (const int count = cuda::DeviceCount(); options.device >= count) {
+    return absl::FailedPreconditionError(
+        count == 0 ? "no CUDA device: no card, or no driver that this build can use (it needs CUDA 13)"
+                   : absl::StrFormat("CUDA device %d: there are %d", options.device, count));
+  }
+  absl::Status status = CudaStatus(cudaSetDevice(options.device), "device");
+  cuda::DeviceInfo device;
+  status.Update(CudaStatus(cuda::GetDeviceInfo(&device), "device"));
+  if (!status.ok()) return status;
+  if (device.capability < cuda::kMinCapability) {
+    return absl::FailedPreconditionError(absl::StrFormat("%s has compute capability %d.%d; 8.0 is needed", device.name,
+                                                         device.capability / 10, device.capability % 10));
+  }
+  status = CudaStatus(cuda::ProbeLaunch(nullptr), "first kernel");
+  if (!status.ok()) return status;
+  absl::StatusOr<CudaStream> stream = CudaStream::Create();
+  if (!stream.ok()) return stream.status();
+  absl::StatusOr<CudaWeights> weights = CudaWeights::Load(source, stream->get());
+  if (!weights.ok()) return weights.status();
+  std::unique_ptr<CudaBackend> backend(
+      new CudaBackend(source, device, *std::move(stream), *std::move(weights), options));
+  if (status = backend->SetNumericsId(source); !status.ok()) return status;
+  return backend;
+}
+
+CudaBackend::CudaBackend(const WeightSource& source, cuda::DeviceInfo device, CudaStream stream, CudaWeights weights,
+                         const CudaOptions& options)
+    : config_(source.config()),
+      device_(std::move(device)),
+      options_(options),
+      stream_(std::move(stream)),
+      weights_(std::move(weights)) {
+  info_.device = absl::StrFormat("cuda: %s (sm_%d, %d MiB, %d SMs at up to %d MHz, memory at %d MHz)", device_.name,
+                                 device_.capability, device_.memory_bytes >> 20, device_.num_sms, device_.sm_clock_mhz,
+                                 device_.memory_clock_mhz);
+  info_.kv_block_bytes = config_.kv_bytes_per_token() * kBlockTokens;
+  info_.memory_bytes = device_.memory_bytes;
+  info_.weight_bytes = weights_.bytes();
+  info_.vocab_size = config_.vocab_size;
+}
+
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(stream_.get());
+  for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
+}
+
+// Equal ids promise equal bits: model, types, every constant that fixes the order of a sum, and the card's own arithmetic.
+absl::Status CudaBackend::SetNumericsId(const WeightSource& source) {
+  absl::StatusOr<DeviceMemory> out = DeviceMemory::Allocate(cuda::kProbeOutputs * 4, "numerics probe");
+  if (!out.ok()) return out.status();
+  std::string probe(cuda::kProbeOutputs * 4, '\0');
+  absl::Status status = CudaStatus(cuda::LaunchNumericsProbe(out->as<float>(), stream_.get()), "numerics probe");
+  status.Update(CudaStatus(cudaStreamSynchronize(stream_.get()), "numerics probe"));
+  status.Update(CudaStatus(cudaMemcpy(probe.data(), out->as<void>(), probe.size(), cudaMemcpyDeviceToHost), "numerics probe"));
+  if (!status.ok()) return status;
+  Sha256 probe_hash;
+  probe_hash.Update(probe);
+  Sha256 hash;
+  hash.Update(absl::StrFormat("cuda 1 fp16 lanes=%d norm=%d chunk=%d tile=%d slice=%d dot=%d,%d,%d probe=%s model=%s",
+                              kernels::kVirtualLanes, kernels::kNormGroup, kernels::kAttentionChunk,
+                              kernels::kAttentionTile, kernels::kVocabularySlice, kernels::DotChunk(config_.hidden_size),
+                              kernels::DotChunk(config_.q_size()), kernels::DotChunk(config_.mlp_size),
+                              probe_hash.HexDigest(), source.Fingerprint()));
+  info_.numerics_id = hash.HexDigest().substr(0, 32);
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::Reserve(int32_t num_blocks, const BackendLimits& limits) {
+  RIDGE_CHECK(forward_ == nullptr && num_blocks >= 1 && limits.max_slots >= 1 && limits.max_step_rows >= 1);
+  max_rows_ = limits.max_step_rows;
+  const int32_t graph_rows = std::min(limits.max_slots, max_rows_);
+  absl::StatusOr<std::unique_ptr<CudaForward>> forward = CudaForward::Create(config_, &weights_, device_, num_blocks, limits, stream_.get());
+  if (!forward.ok()) return forward.status();
+  forward_ = *std::move(forward);
+  upload_ = std::make_unique<StepUpload>(StepUpload::Limits{config_.vocab_size, config_.context_length, max_rows_,
+                                                            limits.max_slots, num_blocks,
+                                                            forward_->attention_limits()});
+  absl::StatusOr<DeviceMemory> device_upload = DeviceMemory::Allocate(upload_->max_bytes(), "step upload");
+  if (!device_upload.ok()) return device_upload.status();
+  device_upload_ = *std::move(device_upload);
+  absl::Status status = CudaStatus(cudaMemsetAsync(device_upload_.as<void>(), 0, static_cast<size_t>(device_upload_.bytes()),
+                                                   stream_.get()),
+                                   "step upload");
+  for (int i = 0; i < kSteps && status.ok(); ++i) {
+    absl::StatusOr<std::unique_ptr<Step>> step = NewStep();
+    if (!step.ok()) return step.status();
+    free_.push_back(*std::move(step));
+  }
+  if (status.ok() && options_.graphs) status = CaptureGraphs(graph_rows);
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<CudaBackend::Step>> CudaBackend::NewStep() {
+  auto step = std::make_unique<Step>();
+  const int64_t bytes = upload_->max_bytes();
+  absl::StatusOr<PinnedMemory> upload = PinnedMemory::Allocate(bytes, "step upload");
+  if (!upload.ok()) return upload.status();
+  absl::StatusOr<PinnedMemory> results = PinnedMemory::Allocate(ResultBytes(max_rows_), "step results");
+  if (!results.ok()) return results.status();
+  absl::StatusOr<CudaEvent> done = CudaEvent::Create();
+  if (!done.ok()) return done.status();
+  step->upload = *std::move(upload);
+  step->results = *std::move(results);
+  step->done = *std::move(done);
+  return step;
+}
+
+absl::Status CudaBackend::CaptureGraphs(int32_t max_rows) {
+  for (int32_t rows : GraphRows(max_rows)) {
+    StepLayout layout = StepLayout::Of(rows, rows);
+    layout.split_count = 1;  // the kernel reads how many there are
+    absl::Status status =
+        CudaStatus(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph capture");
+    if (!status.ok()) return status;
+    status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
+    cudaGraph_t graph = nullptr;
+    status.Update(CudaStatus(cudaStreamEndCapture(stream_.get(), &graph), "graph capture"));
+    Graph captured{rows, nullptr};
+    if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    if (status.ok()) status = CudaStatus(cudaGraphUpload(captured.exec, stream_.get()), "graph upload");
+    if (!status.ok()) return status;
+    graphs_.push_back(captured);
+  }
+  return CudaStatus(cudaStreamSynchronize(stream_.get()), "graphs");
+}
+
+const CudaBackend::Graph* CudaBackend::GraphFor(int32_t rows) const {
+  const auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& g) { return g.rows >= rows; });
+  return graph == graphs_.end() ? nullptr : &*graph;
+}
+
+StepTicket CudaBackend::Submit(const StepPlan& plan) {
+  RIDGE_CHECK(forward_ != nullptr);
+  upload_->Build(plan);
+  absl::StatusOr<std::unique_ptr<Step>> step;
+  if (free_.empty()) {
+    step = NewStep();
+    RIDGE_CHECK(step.ok());  // more steps in flight than any engine has, and no memory for them
+  } else {
+    step = std::move(free_.back());
+    free_.pop_back();
+  }
+  (*step)->ticket = submitted_;
+  if (lost_.ok()) lost_ = Enqueue(step->get(), plan.return_logits);
+  (*step)->status = lost_;
+  in_flight_.push_back(*std::move(step));
+  return submitted_++;
+}
+
+absl::Status CudaBackend::Enqueue(Step* step, bool return_logits) {
+  step->num_rows = upload_->num_rows();
+  step->num_outputs = upload_->num_outputs();
+  const Graph* graph = upload_->is_decode() && step->num_rows > 0 && !return_logits ? GraphFor(step->num_rows) : nullptr;
+  const int32_t padded_rows = graph != nullptr ? graph->rows : step->num_rows;
+  step->padded_outputs = graph != nullptr ? graph->rows : step->num_outputs;
+  step->has_logits = return_logits && step->num_outputs > 0;
+  if (const int64_t bytes = int64_t{4} * step->num_outputs * config_.vocab_size; step->has_logits && step->logits.bytes() < bytes) {
+    absl::StatusOr<PinnedMemory> logits = PinnedMemory::Allocate(bytes, "logits");
+    if (!logits.ok()) return logits.status();
+    step->logits = *std::move(logits);
+  }
+
+  const StepLayout layout = upload_->Write(padded_rows, step->padded_outputs, step->upload.as<char>());
+  const char* upload = device_upload_.as<char>();
+  absl::Status status = CudaStatus(cudaMemcpyAsync(device_upload_.as<void>(), step->upload.as<void>(),
+                                                   static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_.get()),
+                                   "step upload");
+  if (status.ok()) status = forward_->ApplyChanges(layout, upload, stream_.get());
+  if (status.ok() && graph != nullptr) {
+    status = CudaStatus(cudaGraphLaunch(graph->exec, stream_.get()), "decode graph");
+  } else if (status.ok() && step->num_rows > 0) {
+    status = forward_->Run(layout, upload, step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
+  }
+  status.Update(CudaStatus(cudaMemcpyAsync(step->results.as<void>(), forward_->results(),
+                                           static_cast<size_t>(ResultBytes(step->padded_outputs)), cudaMemcpyDeviceToHost,
+                                           stream_.get()),
+                           "step results"));
+  status.Update(CudaStatus(cudaEventRecord(step->done.get(), stream_.get()), "step results"));
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrFormat("step %d of %d rows: %s", step->ticket, step->num_rows, status.message()));
+}
+
+absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
+  RIDGE_CHECK(!in_flight_.empty() && in_flight_.front()->ticket == ticket);
+  std::unique_ptr<Step> step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  if (step->status.ok()) {
+    const auto until = std::chrono::steady_clock::now() + kSpin;
+    cudaError_t error;
+    while ((error = cudaEventQuery(step->done.get())) == cudaErrorNotReady && std::chrono::steady_clock::now() < until) {
+    }
+    if (error == cudaErrorNotReady) error = cudaEventSynchronize(step->done.get());
+    if (error != cudaSuccess) {
+      step->status = CudaStatus(error, absl::StrFormat("step %d of %d rows: while its kernels ran", ticket, step->num_rows));
+      if (lost_.ok()) lost_ = step->status;
+    }
+  }
+  if (!step->status.ok()) return step->status;
+
+  StepResult result;
+  result.rows = step->num_rows;
+  uint64_t saturations;
+  std::memcpy(&saturations, step->results.as<char>(), sizeof(saturations));
+  saturations_.store(static_cast<int64_t>(saturations), std::memory_order_relaxed);
+  const int32_t* tokens = reinterpret_cast<const int32_t*>(step->results.as<char>() + 8);
+  const float* logprobs = reinterpret_cast<const float*>(tokens + step->padded_outputs);
+  result.outputs.resize(static_cast<size_t>(step->num_outputs));
+  for (size_t i = 0; i < result.outputs.size(); ++i) result.outputs[i] = {tokens[i], logprobs[i]};
+  if (step->has_logits) {
+    const float* logits = step->logits.as<float>();
+    result.logits.assign(logits, logits + int64_t{step->num_outputs} * config_.vocab_size);
+  }
+  free_.push_back(std::move(step));
+  return result;
+}
+
+}  // namespace ridge::worker

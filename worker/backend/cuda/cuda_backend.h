@@ -1,0 +1,97 @@
+// The model on one CUDA card: fp16 weights and KV, kernels of our own, one stream.
+//
+// Submit writes a plan's bytes into pinned memory and enqueues their copy, the kernels (or a captured graph of them, for
+// decode-only steps) and the copy of the results; it never waits for the card. Collect waits for the step's event. Sampled
+// tokens stay on the card: the next step finds them there. An error of the card is sticky and comes out of every later
+// Collect.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device.h"
+#include "worker/backend/backend.h"
+#include "worker/backend/cuda/cuda_forward.h"
+#include "worker/backend/cuda/cuda_weights.h"
+#include "worker/backend/cuda/step_upload.h"
+#include "worker/model/weight_source.h"
+
+namespace ridge::worker {
+
+struct CudaOptions {
+  int device = 0;
+  bool graphs = true;  // false: every step on the stream
+};
+
+class CudaBackend : public Backend {
+ public:
+  // How many cards there are; 0 where there is no driver.
+  static int DeviceCount();
+
+  // Chooses the card and loads the weights; the source is not needed afterwards. FAILED_PRECONDITION where there is no
+  // usable card, UNIMPLEMENTED where the kernels cannot do the model, RESOURCE_EXHAUSTED, or an error of the source.
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const WeightSource& source, const CudaOptions& options);
+  ~CudaBackend() override;
+
+  const BackendInfo& Info() const override { return info_; }
+  absl::Status Reserve(int32_t num_blocks, const BackendLimits& limits) override;
+  StepTicket Submit(const StepPlan& plan) override;
+  absl::StatusOr<StepResult> Collect(StepTicket ticket) override;
+
+  // Activations that fp16 could not hold and that were set to its largest value, as of the last collected step. From any
+  // thread.
+  int64_t saturations() const { return saturations_.load(std::memory_order_relaxed); }
+
+ private:
+  // A step's host memory, reused from step to step.
+  struct Step {
+    PinnedMemory upload;
+    PinnedMemory results;
+    PinnedMemory logits;  // grown where a plan asks for them
+    CudaEvent done;
+    absl::Status status;
+    StepTicket ticket = 0;
+    int32_t num_rows = 0;
+    int32_t num_outputs = 0;
+    int32_t padded_outputs = 0;
+    bool has_logits = false;
+  };
+  struct Graph {
+    int32_t rows;
+    cudaGraphExec_t exec;
+  };
+
+  CudaBackend(const WeightSource& source, kernels::cuda::DeviceInfo device, CudaStream stream, CudaWeights weights,
+              const CudaOptions& options);
+
+  absl::Status SetNumericsId(const WeightSource& source);
+  absl::Status CaptureGraphs(int32_t max_rows);
+  absl::StatusOr<std::unique_ptr<Step>> NewStep();
+  const Graph* GraphFor(int32_t rows) const;
+  absl::Status Enqueue(Step* step, bool return_logits);
+
+  const ModelConfig config_;
+  const kernels::cuda::DeviceInfo device_;
+  const CudaOptions options_;
+  BackendInfo info_;
+  CudaStream stream_;
+  CudaWeights weights_;
+
+  std::unique_ptr<CudaForward> forward_;  // these once Reserve was called
+  std::unique_ptr<StepUpload> upload_;
+  int32_t max_rows_ = 0;
+  DeviceMemory device_upload_;
+  std::vector<Graph> graphs_;  // in ascending order of rows
+
+  std::deque<std::unique_ptr<Step>> in_flight_;
+  std::vector<std::unique_ptr<Step>> free_;
+  StepTicket submitted_ = 0;
+  absl::Status lost_;  // the first error of the card
+  std::atomic<int64_t> saturations_{0};
+};
+
+}  // namespace ridge::worker

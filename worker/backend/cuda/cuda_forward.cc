@@ -1,0 +1,296 @@
+#include "worker/backend/cuda/cuda_forward.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/embedding.h"
+#include "kernels/cuda/rms_norm.h"
+#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/slot_changes.h"
+#include "kernels/rope_table.h"
+
+namespace ridge::worker {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+static_assert(cuda::kKvBlockTokens == kBlockTokens);
+
+// Up to here every block of a matmul norms the rows for itself; a kernel of its own costs more than that.
+constexpr int32_t kNormPrologueRows = 4;
+// Partial results of attention that a step may have, and tiles whose keys are shared among blocks.
+constexpr int32_t kMaxPartials = 4096;
+constexpr int32_t kMaxSharedTiles = 4096;
+
+template <typename T>
+const T* At(const char* upload, int64_t offset) {
+  return reinterpret_cast<const T*>(upload + offset);
+}
+
+}  // namespace
+
+CudaForward::CudaForward(const ModelConfig& config, const CudaWeights* weights, const cuda::DeviceInfo& device)
+    : config_(config),
+      weights_(*weights),
+      device_{device.num_sms, cuda::HasWgmma()},
+      logit_stride_((config.vocab_size + 3) / 4 * 4),
+      attention_limits_{config.num_heads, config.num_kv_heads, config.head_dim, device.num_sms,
+                        0,                kMaxPartials,        kMaxSharedTiles} {}
+
+absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const ModelConfig& config, const CudaWeights* weights,
+                                                                 const cuda::DeviceInfo& device, int32_t num_blocks,
+                                                                 const BackendLimits& limits, cudaStream_t stream) {
+  std::unique_ptr<CudaForward> forward(new CudaForward(config, weights, device));
+  absl::Status status = CudaStatus(cuda::PrepareMatmul(), "matmul");
+  status.Update(CudaStatus(
+      cuda::AttentionSplitBlocks(config.head_dim, device.num_sms, &forward->attention_limits_.split_blocks), "attention"));
+  if (status.ok()) status = forward->Allocate(num_blocks, limits, stream);
+  if (!status.ok()) return status;
+  return forward;
+}
+
+int64_t CudaForward::MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) const {
+  const CudaLayer& layer = weights_.layers().front();
+  int64_t bytes = 16;
+  *counter_bytes = 16;
+  for (const CudaMatrix& matrix :
+       {layer.qkv, layer.attention_output, layer.gate_up, layer.down, weights_.output()}) {
+    for (int32_t rows = 1; rows <= max_rows; ++rows) {
+      const cuda::MatmulPlan plan = cuda::PlanMatmul(rows, matrix.n, matrix.k, device_);
+      bytes = std::max(bytes, cuda::MatmulWorkspaceBytes(plan, rows, matrix.n, matrix.k));
+      *counter_bytes = std::max(*counter_bytes, cuda::MatmulCounterBytes(plan, rows, matrix.n));
+    }
+  }
+  return bytes;
+}
+
+absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limits, cudaStream_t stream) {
+  const int32_t max_rows = limits.max_step_rows;
+  const int64_t rows = max_rows, slots = limits.max_slots, logit_rows = std::min(max_rows, kLogitRows);
+  table_stride_ = (config_.context_length + kBlockTokens - 1) / kBlockTokens;
+  int64_t counter_bytes = 0;
+  const int64_t workspace_bytes = MatmulWorkspace(max_rows, &counter_bytes);
+  const struct {
+    DeviceMemory* memory;
+    int64_t bytes;
+    const char* what;
+  } parts[] = {
+      {&block_tables_, slots * table_stride_ * 4, "block tables"},
+      {&slot_sampling_, slots * static_cast<int64_t>(sizeof(cuda::SlotSampling)), "slots"},
+      {&last_tokens_, slots * 4, "slots"},
+      {&results_, ResultBytes(rows), "results"},
+      {&residual_, rows * config_.hidden_size * 4, "activations"},
+      {&normed_, rows * config_.hidden_size * 2, "activations"},
+      {&query_, rows * config_.q_size() * 2, "activations"},
+      {&attention_, rows * config_.q_size() * 2, "activations"},
+      {&gated_, rows * config_.mlp_size * 2, "activations"},
+      {&logits_, logit_rows * logit_stride_ * 4, "logits"},
+      {&matmul_workspace_, workspace_bytes, "matmul workspace"},
+      {&matmul_counters_, counter_bytes, "matmul workspace"},
+      {&attention_partials_,
+       static_cast<int64_t>(cuda::AttentionPartialBytes(kMaxPartials, config_.num_kv_heads, config_.head_dim)),
+       "attention workspace"},
+      {&attention_counters_,
+       static_cast<int64_t>(cuda::AttentionCounterBytes(kMaxSharedTiles, config_.num_kv_heads)), "attention workspace"},
+      {&sampling_workspace_,
+       static_cast<int64_t>(cuda::SamplingWorkspaceBytes(static_cast<int32_t>(logit_rows), config_.vocab_size)),
+       "sampling workspace"},
+      {&kv_pool_, config_.kv_bytes_per_token() * kBlockTokens * num_blocks, "KV cache"},
+  };
+  for (const auto& part : parts) {
+    absl::StatusOr<DeviceMemory> memory = DeviceMemory::Allocate(part.bytes, part.what);
+    if (!memory.ok()) return memory.status();
+    *part.memory = *std::move(memory);
+    // Counters and the KV pool must be zero; the rest must not hold a NaN that padding could meet.
+    absl::Status status = CudaStatus(
+        cudaMemsetAsync(part.memory->as<void>(), 0, static_cast<size_t>(part.bytes), stream), part.what);
+    if (!status.ok()) return status;
+  }
+  const kernels::RopeTable rope =
+      kernels::MakeRopeTable(config_.rope_theta, config_.head_dim, config_.context_length);
+  for (const auto& [memory, values] : {std::pair(&cosines_, &rope.cosines), std::pair(&sines_, &rope.sines)}) {
+    const size_t bytes = values->size() * sizeof(float);
+    absl::StatusOr<DeviceMemory> table = DeviceMemory::Allocate(static_cast<int64_t>(bytes), "RoPE table");
+    if (!table.ok()) return table.status();
+    *memory = *std::move(table);
+    absl::Status status =
+        CudaStatus(cudaMemcpy(memory->as<void>(), values->data(), bytes, cudaMemcpyHostToDevice), "RoPE table");
+    if (!status.ok()) return status;
+  }
+  return CudaStatus(cudaStreamSynchronize(stream), "memory");
+}
+
+int64_t CudaForward::bytes() const {
+  int64_t total = 0;
+  for (const DeviceMemory* memory :
+       {&kv_pool_, &block_tables_, &slot_sampling_, &last_tokens_, &cosines_, &sines_, &results_, &residual_, &normed_,
+        &query_, &attention_, &gated_, &logits_, &matmul_workspace_, &matmul_counters_, &attention_partials_,
+        &attention_counters_, &sampling_workspace_}) {
+    total += memory->bytes();
+  }
+  return total;
+}
+
+void CudaForward::Check(cudaError_t error, const char* kernel) {
+  if (status_.ok()) status_ = CudaStatus(error, kernel);
+}
+
+absl::Status CudaForward::ApplyChanges(const StepLayout& layout, const char* upload, cudaStream_t stream) {
+  cuda::SlotChangesArgs args{};
+  args.sampling_changes = At<cuda::SamplingChange>(upload, layout.sampling_changes);
+  args.num_sampling_changes = layout.sampling_change_count;
+  args.block_changes = At<cuda::BlockChange>(upload, layout.block_changes);
+  args.num_block_changes = layout.block_change_count;
+  args.slots = slot_sampling_.as<cuda::SlotSampling>();
+  args.block_tables = block_tables_.as<int32_t>();
+  args.table_stride = table_stride_;
+  return CudaStatus(cuda::LaunchSlotChanges(args, stream), "slot changes");
+}
+
+absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream) {
+  status_ = absl::OkStatus();
+  const int32_t rows = layout.num_rows;
+  Check(cuda::LaunchEmbedding({At<int32_t>(upload, layout.tokens), last_tokens_.as<int32_t>(), weights_.embedding().packed,
+                               residual_.as<float>(), rows, config_.hidden_size},
+                              stream),
+        "embedding");
+  for (int32_t l = 0; l < config_.num_layers; ++l) {
+    const CudaLayer& layer = weights_.layers()[static_cast<size_t>(l)];
+    const cuda::KvLayer kv =
+        cuda::KvLayerOf(kv_pool_.as<Half>(), config_.num_layers, l, config_.num_kv_heads, config_.head_dim);
+    cuda::MatmulArgs args{};
+    args.output = cuda::MatmulOutput::kRopeKv;
+    args.bias = layer.qkv_bias;
+    args.rope = RopeKv(layout, upload, kv);
+    Multiply("qkv matmul", layer.qkv, nullptr, layer.attention_norm, rows, args, stream);
+    Attention(layout, upload, kv, stream);
+    args = {};
+    args.output = cuda::MatmulOutput::kResidual;
+    args.y = residual_.as<float>();
+    Multiply("attention output matmul", layer.attention_output, attention_.as<Half>(), nullptr, rows, args, stream);
+    args = {};
+    args.output = cuda::MatmulOutput::kSwiGlu;
+    args.gated = gated_.as<Half>();
+    Multiply("gate/up matmul", layer.gate_up, nullptr, layer.mlp_norm, rows, args, stream);
+    args = {};
+    args.output = cuda::MatmulOutput::kResidual;
+    args.y = residual_.as<float>();
+    Multiply("down matmul", layer.down, gated_.as<Half>(), nullptr, rows, args, stream);
+  }
+  Logits(layout, upload, host_logits, stream);
+  return status_;
+}
+
+cuda::RopeKvArgs CudaForward::RopeKv(const StepLayout& layout, const char* upload, const cuda::KvLayer& kv) const {
+  cuda::RopeKvArgs rope{};
+  rope.cosines = cosines_.as<float>();
+  rope.sines = sines_.as<float>();
+  rope.positions = At<int32_t>(upload, layout.positions);
+  rope.slots = At<int32_t>(upload, layout.slots);
+  rope.block_tables = block_tables_.as<int32_t>();
+  rope.table_stride = table_stride_;
+  rope.num_rows = layout.num_rows;
+  rope.num_heads = config_.num_heads;
+  rope.num_kv_heads = config_.num_kv_heads;
+  rope.head_dim = config_.head_dim;
+  rope.kv = kv;
+  rope.q = query_.as<Half>();
+  rope.saturations = results_.as<unsigned long long>();
+  return rope;
+}
+
+void CudaForward::Attention(const StepLayout& layout, const char* upload, const cuda::KvLayer& kv, cudaStream_t stream) {
+  cuda::AttentionArgs args{};
+  args.q = query_.as<Half>();
+  args.out = attention_.as<Half>();
+  args.block_tables = block_tables_.as<int32_t>();
+  args.table_stride = table_stride_;
+  args.kv = kv;
+  args.num_heads = config_.num_heads;
+  args.num_kv_heads = config_.num_kv_heads;
+  args.head_dim = config_.head_dim;
+  args.partials = attention_partials_.as<float>();
+  args.counters = attention_counters_.as<int32_t>();
+  args.saturations = results_.as<unsigned long long>();
+  if (layout.prefill_count > 0) {
+    Check(cuda::LaunchAttentionPrefill(args, At<cuda::AttentionItem>(upload, layout.prefill_items), layout.prefill_count,
+                                       stream),
+          "prefill attention");
+  }
+  if (layout.split_count > 0) {
+    Check(cuda::LaunchAttentionSplit(
+              args, {At<cuda::AttentionItem>(upload, layout.split_items), At<int32_t>(upload, layout.num_split_items)},
+              attention_limits_.split_blocks, stream),
+          "split attention");
+  }
+}
+
+void CudaForward::Logits(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream) {
+  int32_t* tokens = reinterpret_cast<int32_t*>(results_.as<char>() + 8);
+  float* logprobs = reinterpret_cast<float*>(tokens + layout.num_outputs);
+  for (int32_t begin = 0; begin < layout.num_outputs; begin += kLogitRows) {
+    const int32_t count = std::min(kLogitRows, layout.num_outputs - begin);
+    cuda::MatmulArgs args{};
+    args.output = cuda::MatmulOutput::kStore;
+    args.y = logits_.as<float>();
+    args.y_stride = logit_stride_;
+    if (layout.num_outputs == layout.num_rows && count <= kNormPrologueRows) {
+      Multiply("lm_head matmul", weights_.output(), nullptr, weights_.final_norm(), count, args, stream);
+    } else {
+      Check(cuda::LaunchRmsNorm({residual_.as<float>(), At<int32_t>(upload, layout.output_rows) + begin,
+                                 weights_.final_norm(), normed_.as<Half>(), count, config_.hidden_size, config_.norm_eps,
+                                 results_.as<unsigned long long>()},
+                                stream),
+            "final norm");
+      Multiply("lm_head matmul", weights_.output(), normed_.as<Half>(), nullptr, count, args, stream);
+    }
+    if (host_logits != nullptr) {
+      const size_t width = static_cast<size_t>(config_.vocab_size) * 4;
+      Check(cudaMemcpy2DAsync(host_logits + int64_t{begin} * config_.vocab_size, width, logits_.as<float>(),
+                              static_cast<size_t>(logit_stride_) * 4, width, static_cast<size_t>(count),
+                              cudaMemcpyDeviceToHost, stream),
+            "logits copy");
+    }
+    cuda::SamplingArgs sampling{};
+    sampling.logits = logits_.as<float>();
+    sampling.row_stride = logit_stride_;
+    sampling.num_rows = count;
+    sampling.vocab = config_.vocab_size;
+    sampling.rows = At<cuda::SampleRow>(upload, layout.sample_rows) + begin;
+    sampling.slots = slot_sampling_.as<cuda::SlotSampling>();
+    sampling.last_tokens = last_tokens_.as<int32_t>();
+    sampling.tokens = tokens + begin;
+    sampling.logprobs = logprobs + begin;
+    sampling.workspace = sampling_workspace_.as<void>();
+    Check(cuda::LaunchSampling(sampling, stream), "sampling");
+  }
+}
+
+void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm, int32_t rows,
+                           cuda::MatmulArgs args, cudaStream_t stream) {
+  if (norm != nullptr && rows > kNormPrologueRows) {
+    Check(cuda::LaunchRmsNorm({residual_.as<float>(), nullptr, norm, normed_.as<Half>(), rows, config_.hidden_size,
+                               config_.norm_eps, results_.as<unsigned long long>()},
+                              stream),
+          "norm");
+    input = normed_.as<Half>();
+    norm = nullptr;
+  }
+  args.x = input;
+  if (norm != nullptr) {
+    args.norm_x = residual_.as<float>();
+    args.norm_weight = norm;
+    args.norm_eps = config_.norm_eps;
+  }
+  args.w = matrix.packed;
+  args.m = rows;
+  args.n = matrix.n;
+  args.k = matrix.k;
+  if (args.y_stride == 0) args.y_stride = matrix.n;
+  args.saturations = results_.as<unsigned long long>();
+  args.workspace = matmul_workspace_.as<float>();
+  args.counters = matmul_counters_.as<int32_t>();
+  Check(cuda::LaunchMatmul(cuda::PlanMatmul(rows, matrix.n, matrix.k, device_), args, stream), name);
+}
+
+}  // namespace ridge::worker

@@ -1,0 +1,76 @@
+// The model's forward pass on the card: enqueues the kernels of a step, and remembers nothing of it.
+//
+// Threads: the engine thread. Ownership: borrows the weights; owns KV pool, slots' state and all working memory, allocated
+// once. Nothing here waits for the card or allocates after Create, so that a step can be captured as a graph.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/matmul.h"
+#include "worker/backend/backend.h"
+#include "worker/backend/cuda/cuda_weights.h"
+#include "worker/backend/cuda/device_memory.h"
+#include "worker/backend/cuda/step_upload.h"
+#include "worker/model/model_config.h"
+
+namespace ridge::worker {
+
+// What a step leaves in device memory and the host copies back, in this order: saturations so far (uint64_t), tokens
+// (int32_t [outputs]), log-probabilities (float [outputs]).
+inline constexpr int64_t ResultBytes(int64_t outputs) {
+  return 8 + outputs * 8;
+}
+
+class CudaForward {
+ public:
+  // Output rows whose logits exist at a time: bounds their memory.
+  static constexpr int32_t kLogitRows = 256;
+
+  static absl::StatusOr<std::unique_ptr<CudaForward>> Create(const ModelConfig& config, const CudaWeights* weights,
+                                                             const kernels::cuda::DeviceInfo& device, int32_t num_blocks,
+                                                             const BackendLimits& limits, cudaStream_t stream);
+
+  const kernels::cuda::AttentionPlanLimits& attention_limits() const { return attention_limits_; }
+
+  // Brings the slots' state up to date. `upload` is device memory.
+  absl::Status ApplyChanges(const StepLayout& layout, const char* upload, cudaStream_t stream);
+
+  // Computes the rows and samples the outputs. Where `host_logits` is not null, the raw logits of all outputs go there too,
+  // [outputs][vocab].
+  absl::Status Run(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream);
+
+  const char* results() const { return results_.as<char>(); }
+  int64_t bytes() const;
+
+ private:
+  CudaForward(const ModelConfig& config, const CudaWeights* weights, const kernels::cuda::DeviceInfo& device);
+
+  absl::Status Allocate(int32_t num_blocks, const BackendLimits& limits, cudaStream_t stream);
+  int64_t MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) const;
+
+  kernels::cuda::RopeKvArgs RopeKv(const StepLayout& layout, const char* upload, const kernels::cuda::KvLayer& kv) const;
+  void Attention(const StepLayout& layout, const char* upload, const kernels::cuda::KvLayer& kv, cudaStream_t stream);
+  void Logits(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream);
+  // `norm` null: x is `input`; else RMSNorm of the residual stream with these weights.
+  void Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm, int32_t rows,
+                kernels::cuda::MatmulArgs args, cudaStream_t stream);
+  void Check(cudaError_t error, const char* kernel);
+
+  const ModelConfig config_;
+  const CudaWeights& weights_;
+  const kernels::cuda::MatmulDevice device_;
+  const int64_t logit_stride_;
+  kernels::cuda::AttentionPlanLimits attention_limits_;
+  int32_t table_stride_ = 0;
+  absl::Status status_;  // of the call in progress
+
+  DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_, results_;
+  DeviceMemory residual_, normed_, query_, attention_, gated_, logits_;
+  DeviceMemory matmul_workspace_, matmul_counters_, attention_partials_, attention_counters_, sampling_workspace_;
+};
+
+}  // namespace ridge::worker

@@ -1,0 +1,57 @@
+// A model's weights in the card's memory: matrices packed as the matmul kernels read them, vectors as floats.
+//
+// One allocation; immutable after loading. A tied output matrix is the embedding's own memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/backend/cuda/device_memory.h"
+#include "worker/model/weight_source.h"
+
+namespace ridge::worker {
+
+// Packed [n][k] (kernels/cuda/packing.h).
+struct CudaMatrix {
+  Half* packed = nullptr;
+  int32_t n = 0;
+  int32_t k = 0;
+};
+
+struct CudaLayer {
+  const float* attention_norm;  // [hidden]
+  CudaMatrix qkv;               // rows [q | k | v], rotated pairs together (RowPlacement::kRotary)
+  const float* qkv_bias;        // in the order of qkv's packed rows; null where the model has none
+  CudaMatrix attention_output;  // [hidden][q_size]
+  const float* mlp_norm;        // [hidden]
+  CudaMatrix gate_up;           // tiles of 8 rows of gate and 8 of up, [2 mlp][hidden]
+  CudaMatrix down;              // [hidden][mlp]
+};
+
+class CudaWeights {
+ public:
+  // Reads through pinned staging memory, or lets the card make the weights where the source is synthetic. Returns when all
+  // is in place. Errors of the source, or RESOURCE_EXHAUSTED.
+  static absl::StatusOr<CudaWeights> Load(const WeightSource& source, cudaStream_t stream);
+
+  const CudaMatrix& embedding() const { return embedding_; }
+  const CudaMatrix& output() const { return output_.n == 0 ? embedding_ : output_; }
+  const std::vector<CudaLayer>& layers() const { return layers_; }
+  const float* final_norm() const { return final_norm_; }
+  int64_t bytes() const { return memory_.bytes(); }
+
+ private:
+  class Loader;
+
+  // Gives every matrix and vector its place from `base` on; returns the bytes that they take. Called with null first.
+  int64_t Place(const ModelConfig& config, char* base);
+
+  DeviceMemory memory_;
+  CudaMatrix embedding_;
+  CudaMatrix output_;
+  std::vector<CudaLayer> layers_;
+  const float* final_norm_ = nullptr;
+};
+
+}  // namespace ridge::worker

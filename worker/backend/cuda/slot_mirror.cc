@@ -1,0 +1,35 @@
+#include "worker/backend/cuda/slot_mirror.h"
+
+#include "common/check.h"
+
+namespace ridge::worker {
+
+SlotMirror::SlotMirror(int32_t max_slots, int32_t num_blocks, int32_t max_slot_blocks)
+    : num_blocks_(num_blocks), max_slot_blocks_(max_slot_blocks), slots_(static_cast<size_t>(max_slots)) {}
+
+void SlotMirror::Release(SlotId id) {
+  at(id) = Slot();
+}
+
+void SlotMirror::Attach(SlotId id) {
+  RIDGE_CHECK(id >= 0 && static_cast<size_t>(id) < slots_.size());
+  Slot& slot = slots_[static_cast<size_t>(id)];
+  RIDGE_CHECK(!slot.attached);
+  slot.attached = true;
+}
+
+int32_t SlotMirror::Append(SlotId id, BlockId block) {
+  Slot& slot = at(id);
+  RIDGE_CHECK(block >= 0 && block < num_blocks_);
+  RIDGE_CHECK(slot.num_blocks < max_slot_blocks_);
+  return slot.num_blocks++;
+}
+
+SlotMirror::Slot& SlotMirror::at(SlotId id) {
+  RIDGE_CHECK(id >= 0 && static_cast<size_t>(id) < slots_.size());
+  Slot& slot = slots_[static_cast<size_t>(id)];
+  RIDGE_CHECK(slot.attached);
+  return slot;
+}
+
+}  // namespace ridge::worker

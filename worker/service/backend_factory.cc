@@ -1,0 +1,47 @@
+#include "worker/service/backend_factory.h"
+
+#include <utility>
+
+#include "common/logging.h"
+#include "common/status.h"
+#include "worker/backend/cpu/cpu_backend.h"
+#if RIDGE_HAVE_CUDA
+#include "worker/backend/cuda/cuda_backend.h"
+#endif
+
+namespace ridge::worker {
+namespace {
+
+template <typename Device>
+std::unique_ptr<Backend> WithMetrics(std::unique_ptr<Device> backend, MetricsRegistry* registry) {
+  registry->CounterCallback("ridge_fp16_saturations_total", "Activations that fp16 could not hold.", {},
+                            [device = backend.get()] { return static_cast<double>(device->saturations()); });
+  return backend;
+}
+
+#if RIDGE_HAVE_CUDA
+absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const WeightSource& source, MetricsRegistry* registry) {
+  absl::StatusOr<std::unique_ptr<CudaBackend>> backend = CudaBackend::Create(source, {});
+  if (absl::IsFailedPrecondition(backend.status())) return InvalidField("--device", backend.status().message());
+  if (!backend.ok()) return InvalidField("--model", backend.status().message());
+  return WithMetrics(*std::move(backend), registry);
+}
+#endif
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const WorkerConfig& config, const WeightSource& source,
+                                                       MetricsRegistry* registry) {
+#if RIDGE_HAVE_CUDA
+  if (config.device == "cuda" || (config.device == "auto" && CudaBackend::DeviceCount() > 0)) {
+    return CreateCuda(source, registry);
+  }
+#endif
+  if (config.device == "auto") LogInfo("device: no CUDA card, serving on the CPU");
+  absl::StatusOr<std::unique_ptr<CpuBackend>> backend = 
+      CpuBackend::Create(source, {.threads = config.threads, .pin_threads = config.pin_threads});
+  if (!backend.ok()) return InvalidField("--model", backend.status().message());
+  return WithMetrics(*std::move(backend), registry);
+}
+
+}  // namespace ridge::worker
