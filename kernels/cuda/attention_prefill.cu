@@ -38,7 +38,7 @@ __device__ void IssueTile(const AttentionArgs& args, const int32_t* table, int64
   using S = Shape<kDim>;
   const Half* keys = args.kv.pool + args.kv.key_offset + head_offset;
   const Half* values = args.kv.pool + args.kv.value_offset + head_offset;
-#pragma unroll
+#pragma unroll 1
   for (int turn = 0; turn < kTile * S::kPieces / kThreads; ++turn) {
     const int i = turn * kThreads + threadIdx.x;
     const int key = i / S::kPieces, piece = i % S::kPieces;
@@ -62,12 +62,14 @@ struct WarpState {
 // One tile of keys for a warp's 16 rows. `queries`: this lane's operand of each step, kWarpThreads apart.
 template <int kDim>
 __device__ void AttendTile(uint32_t shared, const FragmentA* queries, int first_key, bool mask,
-                           const LaneRows& rows, float c, int lane, WarpState<kDim>* state) {
+                           const int (&positions)[2], float c, int lane, WarpState<kDim>* state) {
   using S = Shape<kDim>;
+  // Keeps the compiler from holding the offsets of all loads in registers from tile to tile.
+  asm volatile("" : "+r"(lane));
   FragmentC scores[kTile / 8];
 #pragma unroll
   for (int i = 0; i < kTile / 8; ++i) scores[i] = {};
-#pragma unroll
+#pragma unroll 2
   for (int step = 0; step < S::kSteps; ++step) {
     const FragmentA q = queries[step * kWarpThreads];
 #pragma unroll
@@ -80,7 +82,7 @@ __device__ void AttendTile(uint32_t shared, const FragmentA* queries, int first_
   }
   if (mask) {
 #pragma unroll
-    for (int i = 0; i < kTile / 8; ++i) MaskScores(scores[i], first_key + 8 * i, rows.position, lane);
+    for (int i = 0; i < kTile / 8; ++i) MaskScores(scores[i], first_key + 8 * i, positions, lane);
   }
   float max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -121,18 +123,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int num_tiles = (num_keys + kTile - 1) / kTile;
   const float c = ScoreScale(kDim);
 
-  const int first_virtual = item.first_virtual + warp * kWarpRows;
-  const LaneRows rows = MakeLaneRows(args, item, first_virtual, kv_head, lane);
   const int group = args.num_heads / args.num_kv_heads;
   const bool has_rows = warp * kWarpRows < item.num_virtual;
+  const int first_virtual = item.first_virtual + warp * kWarpRows;
   const int last_virtual = min(first_virtual + kWarpRows, item.first_virtual + item.num_virtual) - 1;
-  const int first_position = item.first_position + first_virtual / group;
-  const int last_position = item.first_position + last_virtual / group;
+  const int last_position = has_rows ? item.first_position + last_virtual / group : -1;
 
   IssueTile<kDim>(args, table, head_offset, 0, num_pages, shared);
   auto* queries = reinterpret_cast<FragmentA*>(tiles + kStages * 2 * S::kTileBytes) +
                   warp * S::kSteps * kWarpThreads + lane;
-  for (int step = 0; step < S::kSteps; ++step) queries[step * kWarpThreads] = LoadQuery(args, rows, step, lane);
+  int positions[2];
+  {
+    const LaneRows rows = MakeLaneRows(args, item, first_virtual, kv_head, lane);
+    positions[0] = rows.position[0];
+    positions[1] = rows.position[1];
+    for (int step = 0; step < S::kSteps; ++step) queries[step * kWarpThreads] = LoadQuery(args, rows, step, lane);
+  }
   WarpState<kDim> state;
   for (int tile = 0; tile < num_tiles; ++tile) {
     const uint32_t current = shared + tile % kStages * 2 * S::kTileBytes;
@@ -143,13 +149,17 @@ __global__ void __launch_bounds__(kThreads, 1)
                       shared + (tile + 1) % kStages * 2 * S::kTileBytes);
     }
     const int first_key = tile * kTile;
-    if (!has_rows || first_key > last_position) continue;  // nobody sees it
+    if (first_key > last_position) continue;  // nobody sees it
     if (tile % kChunkTiles == 0) state.chunk.Start();
-    AttendTile<kDim>(current, queries, first_key, first_key + kTile - 1 > first_position, rows, c, lane, &state);
+    const bool mask = __any_sync(0xFFFFFFFFu, first_key + kTile - 1 > positions[0]);
+    AttendTile<kDim>(current, queries, first_key, mask, positions, c, lane, &state);
     const bool ends = (tile + 1) % kChunkTiles == 0 || first_key + kTile > last_position;
     if (ends) Fold(state.chunk, tile < kChunkTiles, c, &state.folded);
   }
-  if (has_rows) StoreOutput(args, rows, state.folded, 0, lane);
+  if (last_position < 0) return;
+  // Made again, and from memory: not worth registers during the loop.
+  const LaneRows rows = MakeLaneRows(args, items[blockIdx.x / args.num_kv_heads], first_virtual, kv_head, lane);
+  StoreOutput(args, rows, state.folded, 0, lane);
 }
 
 template <int kDim>

@@ -8,6 +8,8 @@
 
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/packing.h"
 
 namespace ridge::kernels::cuda {
@@ -16,6 +18,8 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args) {
+  WaitForPriorKernel();
+  LaunchNextKernel();
   const int row = blockIdx.x;
   int32_t token = args.tokens[row];
   if (token < 0) token = args.last_tokens[-1 - token];
@@ -29,8 +33,7 @@ __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args) 
 }  // namespace
 
 cudaError_t LaunchEmbedding(const EmbeddingArgs& args, cudaStream_t stream) {
-  EmbeddingKernel<<<args.num_rows, kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return LaunchDependent(EmbeddingKernel, args.num_rows, kThreads, 0, stream, args);
 }
 
 }  // namespace ridge::kernels::cuda

@@ -45,6 +45,13 @@ __device__ inline void LoadMatrices(uint32_t (&x)[4], uint32_t shared_address) {
                : "r"(shared_address));
 }
 
+// The same with each matrix transposed: rows along k and 16 bytes of n each.
+__device__ inline void LoadMatricesTransposed(uint32_t (&x)[4], uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(shared_address));
+}
+
 // 16 bytes that are read once: past L1.
 __device__ inline uint4 LoadStreaming(const void* pointer) {
   uint4 value;

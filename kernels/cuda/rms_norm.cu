@@ -5,6 +5,8 @@
 // weight. FLOPs: 4 size a row. Reference: reference::RmsNorm (the same bits).
 #include "kernels/cuda/rms_norm.h"
 
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/rms_norm.cuh"
 
 namespace ridge::kernels::cuda {
@@ -14,6 +16,8 @@ constexpr int kThreads = 256;
 constexpr int kMaxSize = 65536;
 
 __global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
+  WaitForPriorKernel();
+  LaunchNextKernel();
   __shared__ float sums[NormGroups(kMaxSize)];
   const int64_t row = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
   const float* x = args.x + row * args.size;
@@ -36,8 +40,7 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
 
 cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
   if (args.size % kVirtualLanes != 0 || args.size > kMaxSize) return cudaErrorInvalidValue;
-  RmsNormKernel<<<args.num_rows, kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return LaunchDependent(RmsNormKernel, args.num_rows, kThreads, 0, stream, args);
 }
 
 }  // namespace ridge::kernels::cuda

@@ -8,13 +8,14 @@
 // without the rounding, reference::RotateHead, reference::RoundRow (the same bits).
 #include "kernels/cuda/rope_kv.h"
 
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/rms_norm.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kWarpThreads = 32;
 
 struct HeadNorm {
   const float* weight;  // null: none
@@ -53,6 +54,8 @@ __device__ void Rotate(const RopeKvArgs& args, const float* x, const HeadNorm& n
 }
 
 __global__ void __launch_bounds__(kWarps* kWarpThreads) RopeKvKernel(RopeKvArgs args) {
+  WaitForPriorKernel();
+  LaunchNextKernel();
   const int heads = args.num_heads + 2 * args.num_kv_heads;
   const int lane = threadIdx.x % kWarpThreads;
   const int task = blockIdx.x * kWarps + threadIdx.x / kWarpThreads;
@@ -91,8 +94,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads) RopeKvKernel(RopeKvArgs 
 cudaError_t LaunchRopeKv(const RopeKvArgs& args, cudaStream_t stream) {
   if (args.head_dim % kVirtualLanes != 0 || args.head_dim > kNormGroup) return cudaErrorInvalidValue;
   const int tasks = args.num_rows * (args.num_heads + 2 * args.num_kv_heads);
-  RopeKvKernel<<<(tasks + kWarps - 1) / kWarps, kWarps * kWarpThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return LaunchDependent(RopeKvKernel, (tasks + kWarps - 1) / kWarps, kWarps * kWarpThreads, 0, stream, args);
 }
 
 }  // namespace ridge::kernels::cuda

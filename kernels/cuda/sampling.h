@@ -41,7 +41,7 @@ struct SamplingArgs {
 
 size_t SamplingWorkspaceBytes(int32_t max_rows, int32_t vocab);
 
-// Four kernels; rows that do not need one leave it at once.
+// Five kernels; rows that do not need one leave it at once.
 [[nodiscard]] cudaError_t LaunchSampling(const SamplingArgs& args, cudaStream_t stream);
 
 // Greedy rows whose best token the lm_head matmul found: `best[row]` is the largest PackCandidate

@@ -4,6 +4,8 @@
 // Bytes: 10 a value. FLOPs: about 20 a value. Reference: reference::SwiGlu (the same bits).
 #include "kernels/cuda/silu_mul.h"
 
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/rounding.cuh"
 #include "kernels/cuda/silu_mul.cuh"
 
@@ -13,6 +15,8 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) SiluMulKernel(SiluMulArgs args) {
+  WaitForPriorKernel();
+  LaunchNextKernel();
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= args.size) return;
   const int64_t row = blockIdx.y;
@@ -25,8 +29,7 @@ __global__ void __launch_bounds__(kThreads) SiluMulKernel(SiluMulArgs args) {
 
 cudaError_t LaunchSiluMul(const SiluMulArgs& args, cudaStream_t stream) {
   const dim3 grid((args.size + kThreads - 1) / kThreads, args.num_rows);
-  SiluMulKernel<<<grid, kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return LaunchDependent(SiluMulKernel, grid, kThreads, 0, stream, args);
 }
 
 }  // namespace ridge::kernels::cuda
