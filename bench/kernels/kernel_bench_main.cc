@@ -1,6 +1,6 @@
 // ridge-kernel-bench: what the CUDA kernels and whole steps cost on this card, each beside the read probe of the same run.
 //
-// usage: ridge-kernel-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d (decode), p (prefill)]
+// usage: ridge-kernel-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d (decode), p (prefill)] [FILTER]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/bandwidth_probe.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/matmul.h"
@@ -81,7 +82,8 @@ double GraphMicros(cudaStream_t stream, const std::function<void()>& enqueue) {
 
 class Bench {
  public:
-  Bench(const std::string& model, const std::string& sections) : sections_(sections), source_(OpenModel(model).value()) {
+  Bench(const std::string& model, const std::string& sections, const std::string& filter)
+      : sections_(sections), filter_(filter), source_(OpenModel(model).value()) {
     Require(cuda::GetDeviceInfo(&device_), "device");
     stream_ = CudaStream::Create().value();
     Require(cuda::PrepareMatmul(), "matmul");
@@ -155,17 +157,17 @@ class Bench {
     double step_us[2] = {0, 0};
     for (const Kind& kind : kinds) {
       for (int32_t m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096}) {
-        if (kind.matrix == nullptr && m > 256) continue;
+        if ((kind.matrix == nullptr && m > 256) || (!filter_.empty() && filter_ != absl::StrCat(kind.name, m))) continue;
         std::vector<CudaMatrix> matrices;
         if (kind.matrix == nullptr) {
           matrices.push_back(weights.output());
         } else {
           for (const CudaLayer& layer : weights.layers()) matrices.push_back(layer.*kind.matrix);
         }
+        const CudaMatrix& first = matrices.front();
+        const cuda::MatmulPlan plan = cuda::PlanMatmul(m, first.n, first.k, device);
         for (const bool norm : {false, true}) {
-          if (norm && (!kind.norm || m > 8)) continue;
-          const CudaMatrix& first = matrices.front();
-          const cuda::MatmulPlan plan = cuda::PlanMatmul(m, first.n, first.k, device);
+          if (norm && (!kind.norm || !cuda::TakesNorm(plan, m, first.k))) continue;
           const double us = GraphMicros(stream_.get(), [&] {
             for (const CudaMatrix& matrix : matrices) {
               cuda::MatmulArgs args{};
@@ -293,6 +295,7 @@ class Bench {
   }
 
   const std::string sections_;
+  const std::string filter_;  // "gate_up32": only this matmul and m
   const std::unique_ptr<WeightSource> source_;
   cuda::DeviceInfo device_;
   CudaStream stream_;
@@ -311,7 +314,7 @@ int main(int argc, char** argv) {
     std::puts("no CUDA device: nothing measured");
     return 0;
   }
-  ridge::worker::Bench bench(model, sections);
+  ridge::worker::Bench bench(model, sections, argc > 4 ? argv[4] : "");
   bench.Run();
   if (argc > 2) std::ofstream(argv[2]) << bench.out().dump(1) << '\n';
   return 0;

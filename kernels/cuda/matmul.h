@@ -36,7 +36,7 @@ struct MatmulArgs {
   MatmulOutput output;
   RopeKvArgs rope;                  // kRopeKv's, without its qkv and norms
   unsigned long long* saturations;  // of roundings to fp16
-  // Instead of x where not null: RMSNorm of these fp32 rows [m][k], computed by every block for itself. Decode kernel only.
+  // Instead of x where not null: RMSNorm of these fp32 rows [m][k], computed by every block for itself (TakesNorm).
   const float* norm_x;
   const float* norm_weight;  // [k]
   float norm_eps;
@@ -64,6 +64,9 @@ struct MatmulPlan {
 
 // Largest m that kDecode takes.
 inline constexpr int32_t kMaxDecodeRows = 16;
+
+// Whether the plan's kernel can norm m rows itself: decode, a row or two.
+bool TakesNorm(const MatmulPlan& plan, int32_t m, int32_t k);
 
 // The card, as the heuristic sees it.
 struct MatmulDevice {

@@ -2,9 +2,9 @@
 //
 // Geometry: a warp takes one tile of 16 rows of W and one chunk of K; the warps of a block take all chunks of one or more
 // tiles, round after round. Weights are the A operand and go from memory to registers, always 16 loads of 16 bytes a lane in
-// flight: 8 KiB a warp, the first of them before the kernel waits for the one before it. Tokens are the n8 operand. Chunk
+// flight (8 KiB a warp; twice that for long chunks), the first of them before the kernel waits for the one before it. Tokens are the n8 operand. Chunk
 // sums meet in shared memory.
-// x comes from memory in slices of 256 columns a warp, the next one while the last is used, or, with a norm, is made by the
+// x comes from memory in slices of 256 columns a warp (512), the next one while the last is used, or, with a norm, is made by the
 // block from fp32 rows.
 // Shared memory: x (one or two slices a warp, or all rows), twice 20 x 8 floats a token tile and warp.
 // Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k. Reference: reference::Matmul, within rounding.
@@ -21,80 +21,103 @@ namespace ridge::kernels::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr int kInFlight = 16;  // k steps
-constexpr int kSliceDepth = kInFlight * kTileDepth;
+// K steps whose weights a warp has in flight: more where a chunk is long, since a warp then has one chain to itself.
+constexpr int kShortFlight = 16, kLongFlight = 32;
 // Rows of x are 16 bytes apart from a multiple of 128, so that the 8 rows of an ldmatrix meet different banks.
 constexpr int kRowPad = 8;
-constexpr int kSliceStride = kSliceDepth + kRowPad;
 // Of a token's 16 sums; 20 puts those of a fragment in different banks.
 constexpr int kSumStride = 20;
 
-// Of a warp: two where a chunk is longer than one.
-__host__ __device__ int NumSlices(int k) {
-  return DotChunk(k) > kSliceDepth ? 2 : 1;
+// Of a row of x in a slice, in elements.
+constexpr int SliceStride(int in_flight) {
+  return in_flight * kTileDepth + kRowPad;
+}
+
+__host__ __device__ int ChunkSteps(int k) {
+  return static_cast<int>(DotChunk(k)) / kTileDepth;
 }
 
 struct Layout {
   int x_bytes;
-  int sum_bytes;
+  int sum_bytes;  // of one of two places
   int group_bytes;
 };
 
-__host__ __device__ Layout LayoutOf(bool norm, int m, int k, int warps, int token_tiles) {
+__host__ __device__ Layout LayoutOf(bool norm, int in_flight, int m, int k, int warps, int token_tiles) {
   Layout layout{};
-  layout.x_bytes = norm ? m * (k + kRowPad) * 2 : warps * NumSlices(k) * m * kSliceStride * 2;
-  layout.sum_bytes = 2 * warps * token_tiles * 8 * kSumStride * 4;
+  const int slices = ChunkSteps(k) > in_flight ? 2 : 1;
+  layout.x_bytes = norm ? m * (k + kRowPad) * 2 : warps * slices * m * SliceStride(in_flight) * 2;
+  layout.sum_bytes = warps * token_tiles * 8 * kSumStride * 4;
   layout.group_bytes = norm ? m * NormGroups(k) * 4 : 0;
   return layout;
 }
 
-// Puts the normed rows into x [m][k + kRowPad], by the whole block.
+// Puts the normed rows into x [m][k + kRowPad]: each half of a warp takes one group of 256 columns of one row.
 __device__ void NormRows(const MatmulArgs& args, Half* x, float* sums) {
-  const int groups = NormGroups(args.k);
-  for (int row = 0; row < args.m; ++row) {
-    NormGroupSums(args.norm_x + static_cast<int64_t>(row) * args.k, args.k, threadIdx.x, blockDim.x,
-                  sums + row * groups);
+  const int groups = NormGroups(args.k), pair = threadIdx.x / kVirtualLanes, lane = threadIdx.x % kVirtualLanes;
+  const int row = pair / groups, column = pair % groups * kNormGroup + lane;
+  const int count = row < args.m ? (min(kNormGroup, args.k - column + lane)) / kVirtualLanes : 0;
+  const float* from = args.norm_x + static_cast<int64_t>(row) * args.k + column;
+  float values[kNormGroup / kVirtualLanes], weights[kNormGroup / kVirtualLanes];
+#pragma unroll
+  for (int i = 0; i < kNormGroup / kVirtualLanes; ++i) {
+    if (i >= count) continue;
+    values[i] = from[i * kVirtualLanes];
+    weights[i] = args.norm_weight[column + i * kVirtualLanes];
   }
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kNormGroup / kVirtualLanes; ++i) {
+    if (i < count) sum = __fmaf_rn(values[i], values[i], sum);
+  }
+#pragma unroll
+  for (int width = kVirtualLanes / 2; width >= 1; width /= 2) {
+    sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, width, kVirtualLanes));
+  }
+  if (lane == 0 && count > 0) sums[pair] = sum;
   __syncthreads();
-  for (int row = 0; row < args.m; ++row) {
+  if (count > 0) {
     const float scale = NormScale(sums + row * groups, args.k, args.norm_eps);
-    const float* from = args.norm_x + static_cast<int64_t>(row) * args.k;
-    for (int i = threadIdx.x * 4; i < args.k; i += blockDim.x * 4) {
-      const float4 value = *reinterpret_cast<const float4*>(from + i);
-      const float4 weight = *reinterpret_cast<const float4*>(args.norm_weight + i);
-      __half2 pair[2] = {SaturateToHalf2(NormValue(value.x, scale, weight.x), NormValue(value.y, scale, weight.y),
-                                         args.saturations),
-                         SaturateToHalf2(NormValue(value.z, scale, weight.z), NormValue(value.w, scale, weight.w),
-                                         args.saturations)};
-      *reinterpret_cast<uint2*>(x + row * (args.k + kRowPad) + i) = *reinterpret_cast<const uint2*>(pair);
+    Half* to = x + row * (args.k + kRowPad) + column;
+#pragma unroll
+    for (int i = 0; i < kNormGroup / kVirtualLanes; ++i) {
+      if (i >= count) continue;
+      const __half value = SaturateToHalf(NormValue(values[i], scale, weights[i]), args.saturations);
+      to[i * kVirtualLanes] = __half_as_ushort(value);
     }
   }
   __syncthreads();
 }
 
-// Columns [begin, begin + count) of all rows to a slice [m][kSliceStride], by one warp.
+// Columns [begin, begin + count) of all rows to a slice [m][kStride], by one warp.
+template <int kStride>
 __device__ void CopySlice(const MatmulArgs& args, int begin, int count, uint32_t slice, int lane) {
-  if (lane * 8 < count) {
+  for (int column = lane * 8; column < count; column += kWarpThreads * 8) {
     for (int row = 0; row < args.m; ++row) {
-      CopyAsync16(slice + (row * kSliceStride + lane * 8) * 2, args.x + static_cast<int64_t>(row) * args.k + begin + lane * 8);
+      CopyAsync16(slice + (row * kStride + column) * 2, args.x + static_cast<int64_t>(row) * args.k + begin + column);
     }
   }
   CommitCopies();
 }
 
-template <int kTokenTiles, bool kNorm>
-__global__ void __launch_bounds__(kMaxThreads) MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
+// Registers a thread: three blocks of six warps share a multiprocessor, or one with long chunks.
+constexpr int MaxRegisters(int in_flight) {
+  return in_flight == kShortFlight ? 112 : 224;
+}
+
+template <int kTokenTiles, bool kNorm, int kInFlight>
+__global__ void __maxnreg__(MaxRegisters(kInFlight)) MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int warps = blockDim.x / kWarpThreads;
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
-  const Layout layout = LayoutOf(kNorm, args.m, args.k, warps, kTokenTiles);
+  const Layout layout = LayoutOf(kNorm, kInFlight, args.m, args.k, warps, kTokenTiles);
 
   // The warp's stream of weights: its chunk of one tile after the other. Slot i of `weights` has the steps i, i + 16, ... of a
   // tile, then those of the next tile.
   const int tiles = warps / chunks;
   const int num_tiles = static_cast<int>(NumRowTiles(args.n));
   const int depth = args.k / kTileDepth;
-  const int chunk_depth = static_cast<int>(DotChunk(args.k)) / kTileDepth;
+  const int chunk_depth = ChunkSteps(args.k);
   const int first = warp % chunks * chunk_depth;
   const int steps = min(chunk_depth, depth - first);
   int tile = blockIdx.x * tiles + warp / chunks;
@@ -109,22 +132,23 @@ __global__ void __launch_bounds__(kMaxThreads) MatmulDecodeKernel(const MatmulAr
   WaitForPriorKernel();
 
   // Where this lane's row of an ldmatrix stands in x; rows beyond m repeat the last one, and their sums go nowhere.
-  const int stride = (kNorm ? args.k + kRowPad : kSliceStride) * 2;
+  constexpr int kStride = SliceStride(kInFlight), kSliceDepth = kInFlight * kTileDepth;
+  const int stride = (kNorm ? args.k + kRowPad : kStride) * 2;
   uint32_t rows[kTokenTiles];
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) rows[t] = min(t * 8 + lane % 8, args.m - 1) * stride + lane / 8 * 16;
   uint32_t x = SharedAddress(shared);
-  const uint32_t slice_bytes = args.m * kSliceStride * 2;
+  const uint32_t slice_bytes = args.m * kStride * 2;
   // Where a chunk is one slice, it is copied once for all tiles.
   const bool one_slice = kNorm || chunk_depth <= kInFlight;
   if constexpr (kNorm) {
     NormRows(args, reinterpret_cast<Half*>(shared),
-             reinterpret_cast<float*>(shared + layout.x_bytes + layout.sum_bytes));
+             reinterpret_cast<float*>(shared + layout.x_bytes + 2 * layout.sum_bytes));
     x += first * kTileDepth * 2;
   } else {
-    x += warp * NumSlices(args.k) * slice_bytes;
+    x += warp * (one_slice ? 1 : 2) * slice_bytes;
     if (one_slice) {
-      CopySlice(args, first * kTileDepth, steps * kTileDepth, x, lane);
+      CopySlice<kStride>(args, first * kTileDepth, steps * kTileDepth, x, lane);
       WaitForCopies<0>();
       __syncwarp();
     }
@@ -134,13 +158,13 @@ __global__ void __launch_bounds__(kMaxThreads) MatmulDecodeKernel(const MatmulAr
   for (int round = 0; blockIdx.x * tiles + round * gridDim.x * tiles < num_tiles; ++round) {
     const bool has_next = tile + static_cast<int>(gridDim.x) * tiles < num_tiles;
     FragmentC c[kTokenTiles] = {};
-    if (!one_slice) CopySlice(args, first * kTileDepth, min(steps * kTileDepth, kSliceDepth), x, lane);
+    if (!one_slice) CopySlice<kStride>(args, first * kTileDepth, min(steps * kTileDepth, kSliceDepth), x, lane);
     for (int base = 0; base < steps; base += kInFlight) {
       uint32_t slice = x;
       if constexpr (kNorm) slice += base * kTileDepth * 2;
       if (!one_slice) {
         const int next = base + kInFlight;
-        CopySlice(args, (first + next) * kTileDepth, min((steps - next) * kTileDepth, kSliceDepth),
+        CopySlice<kStride>(args, (first + next) * kTileDepth, min((steps - next) * kTileDepth, kSliceDepth),
                   x + next / kInFlight % 2 * slice_bytes, lane);
         slice += base / kInFlight % 2 * slice_bytes;
         WaitForCopies<1>();
@@ -170,7 +194,7 @@ __global__ void __launch_bounds__(kMaxThreads) MatmulDecodeKernel(const MatmulAr
     w += tile_stride;
     tile += gridDim.x * tiles;
 
-    float* sums = reinterpret_cast<float*>(shared + layout.x_bytes) + round % 2 * (layout.sum_bytes / 8);
+    float* sums = reinterpret_cast<float*>(shared + layout.x_bytes) + round % 2 * (layout.sum_bytes / 4);
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
       float* sum = sums + ((warp * kTokenTiles + t) * 8 + lane % 4 * 2) * kSumStride + lane / 4;
@@ -198,37 +222,56 @@ __global__ void __launch_bounds__(kMaxThreads) MatmulDecodeKernel(const MatmulAr
 
 using Kernel = void (*)(MatmulArgs, int);
 
-Kernel KernelOf(int token_tiles, bool norm) {
-  if (norm) return token_tiles == 1 ? MatmulDecodeKernel<1, true> : MatmulDecodeKernel<2, true>;
-  return token_tiles == 1 ? MatmulDecodeKernel<1, false> : MatmulDecodeKernel<2, false>;
+struct Variant {
+  Kernel kernel;
+  int in_flight;
+};
+
+constexpr Variant kVariants[] = {{MatmulDecodeKernel<1, false, kShortFlight>, kShortFlight},
+                                 {MatmulDecodeKernel<2, false, kShortFlight>, kShortFlight},
+                                 {MatmulDecodeKernel<1, true, kShortFlight>, kShortFlight},
+                                 {MatmulDecodeKernel<1, false, kLongFlight>, kLongFlight}};
+
+const Variant& VariantOf(int token_tiles, bool norm, int k) {
+  if (norm) return kVariants[2];
+  if (token_tiles == 2) return kVariants[1];  // with more in flight x would not fit into shared memory
+  return ChunkSteps(k) > kShortFlight ? kVariants[3] : kVariants[0];
+}
+
+int NumWarps(const MatmulPlan& plan, int k) {
+  return plan.row_tile / kTileRows * static_cast<int>((k + DotChunk(k) - 1) / DotChunk(k));
 }
 
 }  // namespace
+
+bool TakesNorm(const MatmulPlan& plan, int32_t m, int32_t k) {
+  return plan.kernel == MatmulKernel::kDecode && plan.token_tile == 8 &&
+         m * NormGroups(k) <= NumWarps(plan, k) * kWarpThreads / kVirtualLanes;
+}
 
 cudaError_t PrepareMatmulDecode() {
   int device = 0, shared = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  for (int token_tiles = 1; token_tiles <= 2 && error == cudaSuccess; ++token_tiles) {
-    for (bool norm : {false, true}) {
-      error = cudaFuncSetAttribute(KernelOf(token_tiles, norm), cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-      if (error != cudaSuccess) return error;
-    }
+  for (const Variant& variant : kVariants) {
+    if (error != cudaSuccess) break;
+    error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   }
   return error;
 }
 
 cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
-  const int chunks = static_cast<int>((args.k + DotChunk(args.k) - 1) / DotChunk(args.k));
-  const int warps = plan.row_tile / kTileRows * chunks;
-  if (args.m < 1 || args.m > plan.token_tile || args.k % kTileDepth != 0 || warps * kWarpThreads > kMaxThreads) {
+  const int warps = NumWarps(plan, args.k);
+  const bool norm = args.norm_x != nullptr;
+  if (args.m < 1 || args.m > plan.token_tile || args.k % kTileDepth != 0 || warps * kWarpThreads > kMaxThreads ||
+      (norm && !TakesNorm(plan, args.m, args.k))) {
     return cudaErrorInvalidValue;
   }
-  const bool norm = args.norm_x != nullptr;
-  const int token_tiles = plan.token_tile / 8;
-  const Layout layout = LayoutOf(norm, args.m, args.k, warps, token_tiles);
-  return LaunchDependent(KernelOf(token_tiles, norm), static_cast<unsigned>(plan.blocks), warps * kWarpThreads,
-                         layout.x_bytes + layout.sum_bytes + layout.group_bytes, stream, args, chunks);
+  const int token_tiles = plan.token_tile / 8, chunks = warps / (plan.row_tile / kTileRows);
+  const Variant& variant = VariantOf(token_tiles, norm, args.k);
+  const Layout layout = LayoutOf(norm, variant.in_flight, args.m, args.k, warps, token_tiles);
+  return LaunchDependent(variant.kernel, static_cast<unsigned>(plan.blocks), warps * kWarpThreads,
+                         layout.x_bytes + 2 * layout.sum_bytes + layout.group_bytes, stream, args, chunks);
 }
 
 }  // namespace ridge::kernels::cuda

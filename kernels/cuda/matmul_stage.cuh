@@ -41,9 +41,9 @@ __device__ inline uint32_t TokenPlace(int token, int part) {
   return token * kTokenBytes + (part ^ (token % 8)) * 16;
 }
 
-// Starts the copies of the stage that begins at k step `step`: kRowTiles row tiles, then kTokens tokens.
-template <int kRowTiles, int kTokens, int kThreads>
-__device__ inline void CopyStage(const MatmulArgs& args, const BlockWork& work, int step, uint32_t stage) {
+// Start the copies of the stage that begins at k step `step`: kRowTiles row tiles, then kTokens tokens.
+template <int kRowTiles, int kThreads>
+__device__ inline void CopyWeights(const MatmulArgs& args, const BlockWork& work, int step, uint32_t stage) {
   const int depth = args.k / kTileDepth;
   const uint4* w = reinterpret_cast<const uint4*>(args.w);
 #pragma unroll
@@ -54,6 +54,10 @@ __device__ inline void CopyStage(const MatmulArgs& args, const BlockWork& work, 
     const int64_t from = (int64_t{tile} * depth + step) * kWarpThreads + in_tile;
     CopyAsync16(stage + i * 16, valid ? w + from : w, valid);
   }
+}
+
+template <int kRowTiles, int kTokens, int kThreads>
+__device__ inline void CopyTokens(const MatmulArgs& args, const BlockWork& work, int step, uint32_t stage) {
 #pragma unroll
   for (int i = threadIdx.x; i < kTokens * (kTokenBytes / 16); i += kThreads) {
     const int token = i / 8, part = i % 8;
@@ -93,13 +97,17 @@ __device__ inline bool FoldChunks(const MatmulArgs& args, FragmentC (&sums)[kFra
   __syncthreads();
   if (!last) return false;
   __threadfence();
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    float4 parts[kFragments];
 #pragma unroll
-  for (int f = 0; f < kFragments; ++f) {
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const float4 part = __ldcg(partials + (static_cast<int64_t>(chunk) * kFragments + f) * kThreads + threadIdx.x);
-      const float parts[4] = {part.x, part.y, part.z, part.w};
+    for (int f = 0; f < kFragments; ++f) {
+      parts[f] = __ldcg(partials + (static_cast<int64_t>(chunk) * kFragments + f) * kThreads + threadIdx.x);
+    }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[f].x[i] = chunk == 0 ? parts[i] : __fadd_rn(sums[f].x[i], parts[i]);
+    for (int f = 0; f < kFragments; ++f) {
+      const float part[4] = {parts[f].x, parts[f].y, parts[f].z, parts[f].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[f].x[i] = chunk == 0 ? part[i] : __fadd_rn(sums[f].x[i], part[i]);
     }
   }
   return true;

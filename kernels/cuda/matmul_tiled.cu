@@ -29,26 +29,42 @@ using Tokens32 = Shape<4, 1, 1, 4, 4>;
 using Tokens64 = Shape<4, 1, 1, 8, 4>;
 using Tokens128 = Shape<2, 4, 4, 4, 3>;
 
-// The stage's part of a warp's sums: fragment n * kTilesM + m is that of row tile n and tokens 8 m ...
+// What a warp multiplies in one k step.
 template <typename S>
-__device__ void MultiplyStage(FragmentC (&c)[S::kFragments], uint32_t stage, int steps, int warp_n, int warp_m, int lane) {
-#pragma unroll
-  for (int step = 0; step < kStageSteps; ++step) {
-    if (step >= steps) break;
-    FragmentA a[S::kTilesN];
+struct StepFragments {
+  FragmentA a[S::kTilesN];
+  FragmentB b[S::kTilesM];
+
+  __device__ void Load(uint32_t stage, int step, int warp_n, int warp_m, int lane) {
 #pragma unroll
     for (int n = 0; n < S::kTilesN; ++n) a[n] = LoadStageA(stage, warp_n * S::kTilesN + n, step, lane);
 #pragma unroll
     for (int m = 0; m < S::kTilesM; m += 2) {
       // Matrices: tokens 0..7 with k 0..7 and 8..15, then tokens 8..15.
       const int token = (warp_m * S::kTilesM + m) * 8 + lane / 16 * 8 + lane % 8;
-      uint32_t b[4];
-      LoadMatrices(b, stage + S::kWeightBytes + TokenPlace(token, step * 2 + lane / 8 % 2));
+      uint32_t x[4];
+      LoadMatrices(x, stage + S::kWeightBytes + TokenPlace(token, step * 2 + lane / 8 % 2));
+      b[m] = {{x[0], x[1]}};
+      b[m + 1] = {{x[2], x[3]}};
+    }
+  }
+};
+
+// The stage's part of a warp's sums: fragment n * kTilesM + m is that of row tile n and tokens 8 m ... The fragments of the
+// next step are on their way while a step is multiplied; steps beyond the last are loaded and left alone.
+template <typename S>
+__device__ void MultiplyStage(FragmentC (&c)[S::kFragments], uint32_t stage, int steps, int warp_n, int warp_m, int lane) {
+  StepFragments<S> fragments[2];
+  fragments[0].Load(stage, 0, warp_n, warp_m, lane);
 #pragma unroll
-      for (int n = 0; n < S::kTilesN; ++n) {
-        Mma(c[n * S::kTilesM + m], a[n], {{b[0], b[1]}});
-        Mma(c[n * S::kTilesM + m + 1], a[n], {{b[2], b[3]}});
-      }
+  for (int step = 0; step < kStageSteps; ++step) {
+    if (step >= steps) break;
+    if (step + 1 < kStageSteps) fragments[(step + 1) % 2].Load(stage, step + 1, warp_n, warp_m, lane);
+    const StepFragments<S>& now = fragments[step % 2];
+#pragma unroll
+    for (int m = 0; m < S::kTilesM; ++m) {
+#pragma unroll
+      for (int n = 0; n < S::kTilesN; ++n) Mma(c[n * S::kTilesM + m], now.a[n], now.b[m]);
     }
   }
 }
@@ -62,17 +78,24 @@ __global__ void __launch_bounds__(S::kThreads) MatmulTiledKernel(const MatmulArg
   [[maybe_unused]] const int chunk_depth = static_cast<int>(DotChunk(args.k)) / kTileDepth;
   const uint32_t ring = SharedAddress(shared);
   const int stages = (work.depth_end - work.depth_begin + kStageSteps - 1) / kStageSteps;
-  const auto copy = [&](int stage) {
+  const auto copy_weights = [&](int stage) {
+    if (stage >= stages) return;
+    CopyWeights<S::kRowTiles, S::kThreads>(args, work, work.depth_begin + stage * kStageSteps,
+                                           ring + stage % S::kStages * S::kStageBytes);
+  };
+  const auto copy_tokens = [&](int stage) {
     if (stage < stages) {
-      CopyStage<S::kRowTiles, S::kTokens, S::kThreads>(args, work, work.depth_begin + stage * kStageSteps,
-                                                       ring + stage % S::kStages * S::kStageBytes);
+      CopyTokens<S::kRowTiles, S::kTokens, S::kThreads>(args, work, work.depth_begin + stage * kStageSteps,
+                                                        ring + stage % S::kStages * S::kStageBytes);
     }
     CommitCopies();
   };
+#pragma unroll
+  for (int stage = 0; stage < S::kStages - 1; ++stage) copy_weights(stage);
   LaunchNextKernel();
   WaitForPriorKernel();
 #pragma unroll
-  for (int stage = 0; stage < S::kStages - 1; ++stage) copy(stage);
+  for (int stage = 0; stage < S::kStages - 1; ++stage) copy_tokens(stage);
 
   FragmentC c[S::kFragments] = {};
   FragmentC total[S::kFragments];
@@ -81,7 +104,8 @@ __global__ void __launch_bounds__(S::kThreads) MatmulTiledKernel(const MatmulArg
   for (int stage = 0; stage < stages; ++stage) {
     WaitForCopies<S::kStages - 2>();
     __syncthreads();
-    copy(stage + S::kStages - 1);
+    copy_weights(stage + S::kStages - 1);
+    copy_tokens(stage + S::kStages - 1);
     const int step = work.depth_begin + stage * kStageSteps;
     MultiplyStage<S>(c, ring + stage % S::kStages * S::kStageBytes, work.depth_end - step, warp_n, warp_m, lane);
     if constexpr (!kSplit) {

@@ -35,8 +35,10 @@ __global__ void __launch_bounds__(kThreads, 1) MatmulWgmmaKernel(const MatmulArg
     if (pair < pairs) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        CopyStage<kRowTiles, kTokens, kThreads>(args, work, work.depth_begin + (2 * pair + half) * kStageSteps,
-                                                ring + (pair % kPairs * 2 + half) * kStageBytes);
+        const int step = work.depth_begin + (2 * pair + half) * kStageSteps;
+        const uint32_t stage = ring + (pair % kPairs * 2 + half) * kStageBytes;
+        CopyWeights<kRowTiles, kThreads>(args, work, step, stage);
+        CopyTokens<kRowTiles, kTokens, kThreads>(args, work, step, stage);
       }
     }
     CommitCopies();

@@ -16,8 +16,6 @@ namespace cuda = kernels::cuda;
 
 static_assert(cuda::kKvBlockTokens == kBlockTokens);
 
-// Up to here every block of a matmul norms the rows for itself; a kernel of its own costs more than that.
-constexpr int32_t kNormPrologueRows = 4;
 // Partial results of attention that a step may have, and tiles whose keys are shared among blocks.
 constexpr int32_t kMaxPartials = 4096;
 constexpr int32_t kMaxSharedTiles = 4096;
@@ -234,14 +232,10 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
     args.output = cuda::MatmulOutput::kStore;
     args.y = logits_.as<float>();
     args.y_stride = logit_stride_;
-    if (layout.num_outputs == layout.num_rows && count <= kNormPrologueRows) {
+    if (layout.num_outputs == layout.num_rows && count == layout.num_rows) {
       Multiply("lm_head matmul", weights_.output(), nullptr, weights_.final_norm(), count, args, stream);
     } else {
-      Check(cuda::LaunchRmsNorm({residual_.as<float>(), At<int32_t>(upload, layout.output_rows) + begin,
-                                 weights_.final_norm(), normed_.as<Half>(), count, config_.hidden_size, config_.norm_eps,
-                                 results_.as<unsigned long long>()},
-                                stream),
-            "final norm");
+      Norm(weights_.final_norm(), At<int32_t>(upload, layout.output_rows) + begin, count, stream);
       Multiply("lm_head matmul", weights_.output(), normed_.as<Half>(), nullptr, count, args, stream);
     }
     if (host_logits != nullptr) {
@@ -268,19 +262,15 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
 
 void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm, int32_t rows,
                            cuda::MatmulArgs args, cudaStream_t stream) {
-  if (norm != nullptr && rows > kNormPrologueRows) {
-    Check(cuda::LaunchRmsNorm({residual_.as<float>(), nullptr, norm, normed_.as<Half>(), rows, config_.hidden_size,
-                               config_.norm_eps, results_.as<unsigned long long>()},
-                              stream),
-          "norm");
-    input = normed_.as<Half>();
-    norm = nullptr;
-  }
+  const cuda::MatmulPlan plan = cuda::PlanMatmul(rows, matrix.n, matrix.k, device_);
   args.x = input;
-  if (norm != nullptr) {
+  if (norm != nullptr && cuda::TakesNorm(plan, rows, matrix.k)) {
     args.norm_x = residual_.as<float>();
     args.norm_weight = norm;
     args.norm_eps = config_.norm_eps;
+  } else if (norm != nullptr) {
+    Norm(norm, nullptr, rows, stream);
+    args.x = normed_.as<Half>();
   }
   args.w = matrix.packed;
   args.m = rows;
@@ -290,7 +280,14 @@ void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Hal
   args.saturations = results_.as<unsigned long long>();
   args.workspace = matmul_workspace_.as<float>();
   args.counters = matmul_counters_.as<int32_t>();
-  Check(cuda::LaunchMatmul(cuda::PlanMatmul(rows, matrix.n, matrix.k, device_), args, stream), name);
+  Check(cuda::LaunchMatmul(plan, args, stream), name);
+}
+
+void CudaForward::Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream) {
+  Check(cuda::LaunchRmsNorm({residual_.as<float>(), row_list, weight, normed_.as<Half>(), rows, config_.hidden_size,
+                             config_.norm_eps, results_.as<unsigned long long>()},
+                            stream),
+        "norm");
 }
 
 }  // namespace ridge::worker

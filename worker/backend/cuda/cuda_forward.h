@@ -58,6 +58,8 @@ class CudaForward {
   // `norm` null: x is `input`; else RMSNorm of the residual stream with these weights.
   void Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm, int32_t rows,
                 kernels::cuda::MatmulArgs args, cudaStream_t stream);
+  // RMSNorm of the residual stream's rows (those of `row_list` where it is not null) to normed_.
+  void Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream);
   void Check(cudaError_t error, const char* kernel);
 
   const ModelConfig config_;
