@@ -53,7 +53,9 @@ class CudaWeights::Loader {
                                                            shape.rows, target, stream_),
                         "synthetic weights");
     }
-    const int64_t batch = std::max<int64_t>(1, kStagingBytes / (shape.cols * 2));
+    // Whole leaves of the fingerprint, which then needs no second pass over the file.
+    constexpr int64_t kLeaf = WeightSource::kLeafRows;
+    const int64_t batch = std::max<int64_t>(1, kStagingBytes / (shape.cols * 2) / kLeaf) * kLeaf;
     for (int64_t row = 0; row < shape.rows; row += batch) {
       const int64_t count = std::min(batch, shape.rows - row);
       absl::StatusOr<const Half*> rows = Upload(id, row, count, count * shape.cols);
