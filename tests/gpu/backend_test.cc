@@ -127,7 +127,7 @@ TEST_P(CudaBackendTest, ASequencesBitsDependOnItAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaBackendTest,
-                         testing::Values("tiny-llama", "tiny-qwen2", "awkward", "qwen2.5-1.5b, 2 layers"),
+                         testing::Values("tiny-llama", "tiny-qwen2", "tiny-llama3", "tiny-qwen3", "awkward", "qwen2.5-1.5b, 2 layers"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');

@@ -161,7 +161,7 @@ TEST_P(RopeKvTest, RotatesAndStoresWithTheReferencesBits) {
   const auto [heads, kv_heads, d, norm] = GetParam();
   const int num_rows = 7, num_slots = 3, table_stride = 9, num_blocks = 30, layers = 2, layer = 1;
   const std::vector<int32_t> positions = {0, 1, 15, 16, 100, 37, 5}, slots = {0, 0, 0, 0, 2, 1, -1};
-  const RopeTable rope = MakeRopeTable(10000.0, d, 144);
+  const RopeTable rope = MakeRopeTable(10000.0, d, {}, 144);
   const int heads_all = heads + 2 * kv_heads;
   const std::vector<float> qkv = Random(num_rows * heads_all * d, 2.0f, 3);
   const std::vector<float> q_norm = Random(d, 1.0f, 4), k_norm = Random(d, 1.0f, 5);

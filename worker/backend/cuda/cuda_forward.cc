@@ -79,6 +79,7 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
       {&results_, ResultBytes(rows), "results"},
       {&residual_, rows * config_.hidden_size * 4, "activations"},
       {&normed_, rows * config_.hidden_size * 2, "activations"},
+      {&qkv_, config_.qk_norm ? rows * (config_.q_size() + 2 * config_.kv_size()) * 4 : 16, "activations"},
       {&query_, rows * config_.q_size() * 2, "activations"},
       {&attention_, rows * config_.q_size() * 2, "activations"},
       {&gated_, rows * config_.mlp_size * 2, "activations"},
@@ -105,7 +106,7 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
     if (!status.ok()) return status;
   }
   const kernels::RopeTable rope =
-      kernels::MakeRopeTable(config_.rope_theta, config_.head_dim, config_.context_length);
+      kernels::MakeRopeTable(config_.rope_theta, config_.head_dim, config_.rope_divisors, config_.context_length);
   for (const auto& [memory, values] : {std::pair(&cosines_, &rope.cosines), std::pair(&sines_, &rope.sines)}) {
     const size_t bytes = values->size() * sizeof(float);
     absl::StatusOr<DeviceMemory> table = DeviceMemory::Allocate(static_cast<int64_t>(bytes), "RoPE table");
@@ -122,7 +123,7 @@ int64_t CudaForward::bytes() const {
   int64_t total = 0;
   for (const DeviceMemory* memory :
        {&kv_pool_, &block_tables_, &slot_sampling_, &last_tokens_, &cosines_, &sines_, &results_, &residual_, &normed_,
-        &query_, &attention_, &gated_, &logits_, &matmul_workspace_, &matmul_counters_, &attention_partials_,
+        &qkv_, &query_, &attention_, &gated_, &logits_, &matmul_workspace_, &matmul_counters_, &attention_partials_,
         &attention_counters_, &sampling_workspace_}) {
     total += memory->bytes();
   }
@@ -156,13 +157,9 @@ absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, floa
     const CudaLayer& layer = weights_.layers()[static_cast<size_t>(l)];
     const cuda::KvLayer kv =
         cuda::KvLayerOf(kv_pool_.as<Half>(), config_.num_layers, l, config_.num_kv_heads, config_.head_dim);
-    cuda::MatmulArgs args{};
-    args.output = cuda::MatmulOutput::kRopeKv;
-    args.bias = layer.qkv_bias;
-    args.rope = RopeKv(layout, upload, kv);
-    Multiply("qkv matmul", layer.qkv, nullptr, layer.attention_norm, rows, args, stream);
+    Qkv(layout, upload, layer, kv, stream);
     Attention(layout, upload, kv, stream);
-    args = {};
+    cuda::MatmulArgs args{};
     args.output = cuda::MatmulOutput::kResidual;
     args.y = residual_.as<float>();
     Multiply("attention output matmul", layer.attention_output, attention_.as<Half>(), nullptr, rows, args, stream);
@@ -195,6 +192,22 @@ cuda::RopeKvArgs CudaForward::RopeKv(const StepLayout& layout, const char* uploa
   rope.q = query_.as<Half>();
   rope.saturations = results_.as<unsigned long long>();
   return rope;
+}
+
+void CudaForward::Qkv(const StepLayout& layout, const char* upload, const CudaLayer& layer, const cuda::KvLayer& kv,
+                      cudaStream_t stream) {
+  cuda::MatmulArgs args{};
+  args.bias = layer.qkv_bias;
+  args.output = config_.qk_norm ? cuda::MatmulOutput::kStore : cuda::MatmulOutput::kRopeKv;
+  args.y = qkv_.as<float>();
+  args.rope = RopeKv(layout, upload, kv);
+  Multiply("qkv matmul", layer.qkv, nullptr, layer.attention_norm, layout.num_rows, args, stream);
+  if (!config_.qk_norm) return;
+  args.rope.qkv = qkv_.as<float>();
+  args.rope.q_norm = layer.query_norm;
+  args.rope.k_norm = layer.key_norm;
+  args.rope.norm_eps = config_.norm_eps;
+  Check(cuda::LaunchRopeKv(args.rope, stream), "q/k norm, RoPE and KV write");
 }
 
 void CudaForward::Attention(const StepLayout& layout, const char* upload, const cuda::KvLayer& kv, cudaStream_t stream) {

@@ -53,6 +53,8 @@ class CudaForward {
   int64_t MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) const;
 
   kernels::cuda::RopeKvArgs RopeKv(const StepLayout& layout, const char* upload, const kernels::cuda::KvLayer& kv) const;
+  void Qkv(const StepLayout& layout, const char* upload, const CudaLayer& layer, const kernels::cuda::KvLayer& kv,
+           cudaStream_t stream);
   void Attention(const StepLayout& layout, const char* upload, const kernels::cuda::KvLayer& kv, cudaStream_t stream);
   void Logits(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream);
   // `norm` null: x is `input`; else RMSNorm of the residual stream with these weights.
@@ -71,7 +73,7 @@ class CudaForward {
   absl::Status status_;  // of the call in progress
 
   DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_, results_;
-  DeviceMemory residual_, normed_, query_, attention_, gated_, logits_;
+  DeviceMemory residual_, normed_, qkv_, query_, attention_, gated_, logits_;
   DeviceMemory matmul_workspace_, matmul_counters_, attention_partials_, attention_counters_, sampling_workspace_;
 };
 

@@ -132,6 +132,8 @@ int64_t CudaWeights::Place(const ModelConfig& config, char* base) {
     layer.attention_norm = places.Take<float>(hidden);
     layer.qkv = places.TakeMatrix(qkv, hidden);
     layer.qkv_bias = config.qkv_bias ? places.Take<float>(qkv) : nullptr;
+    layer.query_norm = config.qk_norm ? places.Take<float>(config.head_dim) : nullptr;
+    layer.key_norm = config.qk_norm ? places.Take<float>(config.head_dim) : nullptr;
     layer.attention_output = places.TakeMatrix(hidden, config.q_size());
     layer.mlp_norm = places.Take<float>(hidden);
     layer.gate_up = places.TakeMatrix(2 * mlp, hidden);
@@ -160,6 +162,8 @@ absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaSt
     if (status.ok()) status = loader.Matrix(id, to, row_begin, placement);
   };
   if (status.ok()) status = loader.Finish();  // vectors are copied past the stream
+  // The matmul's epilogue rotates pairs that stand together; a norm needs the whole head, and a kernel of its own.
+  const RowPlacement heads = config.qk_norm ? RowPlacement::kPlain : RowPlacement::kRotary;
   matrix({TensorRole::kTokenEmbedding}, weights.embedding_);
   if (!config.tied_embedding) matrix({TensorRole::kOutput}, weights.output_);
   vector({TensorRole::kFinalNorm}, weights.final_norm_);
@@ -167,13 +171,17 @@ absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaSt
     const CudaLayer& layer = weights.layers_[static_cast<size_t>(l)];
     const int32_t q = config.q_size(), kv = config.kv_size();
     vector({TensorRole::kAttentionNorm, l}, layer.attention_norm);
-    matrix({TensorRole::kQuery, l}, layer.qkv, 0, RowPlacement::kRotary);
-    matrix({TensorRole::kKey, l}, layer.qkv, q, RowPlacement::kRotary);
-    matrix({TensorRole::kValue, l}, layer.qkv, q + kv, RowPlacement::kRotary);
+    matrix({TensorRole::kQuery, l}, layer.qkv, 0, heads);
+    matrix({TensorRole::kKey, l}, layer.qkv, q, heads);
+    matrix({TensorRole::kValue, l}, layer.qkv, q + kv, heads);
     if (config.qkv_bias) {
-      vector({TensorRole::kQueryBias, l}, layer.qkv_bias, RowPlacement::kRotary);
-      vector({TensorRole::kKeyBias, l}, layer.qkv_bias + q, RowPlacement::kRotary);
-      vector({TensorRole::kValueBias, l}, layer.qkv_bias + q + kv, RowPlacement::kRotary);
+      vector({TensorRole::kQueryBias, l}, layer.qkv_bias, heads);
+      vector({TensorRole::kKeyBias, l}, layer.qkv_bias + q, heads);
+      vector({TensorRole::kValueBias, l}, layer.qkv_bias + q + kv, heads);
+    }
+    if (config.qk_norm) {
+      vector({TensorRole::kQueryNorm, l}, layer.query_norm);
+      vector({TensorRole::kKeyNorm, l}, layer.key_norm);
     }
     matrix({TensorRole::kAttentionOutput, l}, layer.attention_output);
     vector({TensorRole::kMlpNorm, l}, layer.mlp_norm);

@@ -21,8 +21,10 @@ struct CudaMatrix {
 
 struct CudaLayer {
   const float* attention_norm;  // [hidden]
-  CudaMatrix qkv;               // rows [q | k | v], rotated pairs together (RowPlacement::kRotary)
+  CudaMatrix qkv;               // rows [q | k | v], rotated pairs together (RowPlacement::kRotary) unless q and k are normed
   const float* qkv_bias;        // in the order of qkv's packed rows; null where the model has none
+  const float* query_norm;      // [head_dim]; null where the model has none, as key_norm
+  const float* key_norm;        // [head_dim]
   CudaMatrix attention_output;  // [hidden][q_size]
   const float* mlp_norm;        // [hidden]
   CudaMatrix gate_up;           // tiles of 8 rows of gate and 8 of up, [2 mlp][hidden]
