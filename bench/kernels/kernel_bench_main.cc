@@ -218,7 +218,9 @@ class Bench {
     }
     if (sections_.find('d') == std::string::npos) return;
     for (int32_t context : {16, 1024, 4096}) {
-      for (int32_t batch : {1, 8, 32, 64}) Decode(backend.get(), config, batch, context);
+      for (int32_t batch : {1, 8, 32, 64}) {
+        if (filter_.empty() || filter_ == absl::StrCat("d", batch, "x", context)) Decode(backend.get(), config, batch, context);
+      }
     }
   }
 

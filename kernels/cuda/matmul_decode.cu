@@ -2,9 +2,9 @@
 //
 // Geometry: a warp takes one tile of 16 rows of W and one chunk of K; the warps of a block take all chunks of one or more
 // tiles, round after round. Weights are the A operand and go from memory to registers, always 16 loads of 16 bytes a lane in
-// flight (8 KiB a warp; twice that for long chunks), the first of them before the kernel waits for the one before it. Tokens are the n8 operand. Chunk
+// flight (8 KiB a warp; twice that where chunks are long), the first of them before the kernel waits for the one before it. Tokens are the n8 operand. Chunk
 // sums meet in shared memory.
-// x comes from memory in slices of 256 columns a warp (512), the next one while the last is used, or, with a norm, is made by the
+// x comes from memory in slices of 256 columns a warp, the next one while the last is used, or, with a norm, is made by the
 // block from fp32 rows.
 // Shared memory: x (one or two slices a warp, or all rows), twice 20 x 8 floats a token tile and warp.
 // Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k. Reference: reference::Matmul, within rounding.
@@ -21,17 +21,17 @@ namespace ridge::kernels::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
-// K steps whose weights a warp has in flight: more where a chunk is long, since a warp then has one chain to itself.
-constexpr int kShortFlight = 16, kLongFlight = 32;
+// K steps that are multiplied without a look at anything else.
+constexpr int kBlockSteps = 16;
+constexpr int kSliceDepth = kBlockSteps * kTileDepth;
+// Such blocks of weights that a warp has in flight: two where a chunk is long, since a block of threads then has few chains.
+constexpr int kShortFlight = 1, kLongFlight = 2;
 // Rows of x are 16 bytes apart from a multiple of 128, so that the 8 rows of an ldmatrix meet different banks.
 constexpr int kRowPad = 8;
 // Of a token's 16 sums; 20 puts those of a fragment in different banks.
 constexpr int kSumStride = 20;
 
-// Of a row of x in a slice, in elements.
-constexpr int SliceStride(int in_flight) {
-  return in_flight * kTileDepth + kRowPad;
-}
+constexpr int kSliceStride = kSliceDepth + kRowPad;
 
 __host__ __device__ int ChunkSteps(int k) {
   return static_cast<int>(DotChunk(k)) / kTileDepth;
@@ -43,10 +43,11 @@ struct Layout {
   int group_bytes;
 };
 
-__host__ __device__ Layout LayoutOf(bool norm, int in_flight, int m, int k, int warps, int token_tiles) {
+__host__ __device__ Layout LayoutOf(bool norm, int m, int k, int warps, int token_tiles) {
   Layout layout{};
-  const int slices = ChunkSteps(k) > in_flight ? 2 : 1;
-  layout.x_bytes = norm ? m * (k + kRowPad) * 2 : warps * slices * m * SliceStride(in_flight) * 2;
+  const int slices = ChunkSteps(k) > kBlockSteps ? 2 : 1;
+  constexpr int kBeyond = 128;  // what rows beyond m read behind the last one
+  layout.x_bytes = kBeyond + (norm ? m * (k + kRowPad) * 2 : warps * slices * m * kSliceStride * 2);
   layout.sum_bytes = warps * token_tiles * 8 * kSumStride * 4;
   layout.group_bytes = norm ? m * NormGroups(k) * 4 : 0;
   return layout;
@@ -56,20 +57,18 @@ __host__ __device__ Layout LayoutOf(bool norm, int in_flight, int m, int k, int 
 __device__ void NormRows(const MatmulArgs& args, Half* x, float* sums) {
   const int groups = NormGroups(args.k), pair = threadIdx.x / kVirtualLanes, lane = threadIdx.x % kVirtualLanes;
   const int row = pair / groups, column = pair % groups * kNormGroup + lane;
-  const int count = row < args.m ? (min(kNormGroup, args.k - column + lane)) / kVirtualLanes : 0;
+  const int count = row < args.m ? min(kNormGroup, args.k - column + lane) / kVirtualLanes : 0;
   const float* from = args.norm_x + static_cast<int64_t>(row) * args.k + column;
-  float values[kNormGroup / kVirtualLanes], weights[kNormGroup / kVirtualLanes];
+  constexpr int kValues = kNormGroup / kVirtualLanes;
+  float values[kValues], weights[kValues];
 #pragma unroll
-  for (int i = 0; i < kNormGroup / kVirtualLanes; ++i) {
-    if (i >= count) continue;
-    values[i] = from[i * kVirtualLanes];
-    weights[i] = args.norm_weight[column + i * kVirtualLanes];
+  for (int i = 0; i < kValues; ++i) {
+    values[i] = i < count ? from[i * kVirtualLanes] : 0.0f;
+    weights[i] = i < count ? args.norm_weight[column + i * kVirtualLanes] : 0.0f;
   }
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kNormGroup / kVirtualLanes; ++i) {
-    if (i < count) sum = __fmaf_rn(values[i], values[i], sum);
-  }
+  for (int i = 0; i < kValues; ++i) sum = __fmaf_rn(values[i], values[i], sum);  // zeros behind the last change nothing
 #pragma unroll
   for (int width = kVirtualLanes / 2; width >= 1; width /= 2) {
     sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, width, kVirtualLanes));
@@ -78,121 +77,195 @@ __device__ void NormRows(const MatmulArgs& args, Half* x, float* sums) {
   __syncthreads();
   if (count > 0) {
     const float scale = NormScale(sums + row * groups, args.k, args.norm_eps);
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      values[i] = NormValue(values[i], scale, weights[i]);
+      largest = fmaxf(largest, fabsf(values[i]));
+    }
     Half* to = x + row * (args.k + kRowPad) + column;
 #pragma unroll
-    for (int i = 0; i < kNormGroup / kVirtualLanes; ++i) {
-      if (i >= count) continue;
-      const __half value = SaturateToHalf(NormValue(values[i], scale, weights[i]), args.saturations);
-      to[i * kVirtualLanes] = __half_as_ushort(value);
+    for (int i = 0; i < kValues; ++i) {
+      const float value = fminf(fmaxf(values[i], -kHalfMax), kHalfMax);
+      if (i < count) to[i * kVirtualLanes] = __half_as_ushort(__float2half_rn(value));
+    }
+    if (largest > kHalfMax && blockIdx.x == 0) {  // every block has the same values: one of them counts
+      for (int i = 0; i < kValues; ++i) {
+        if (fabsf(values[i]) > kHalfMax) atomicAdd(args.saturations, 1ull);
+      }
     }
   }
   __syncthreads();
 }
 
-// Columns [begin, begin + count) of all rows to a slice [m][kStride], by one warp.
-template <int kStride>
+// Columns [begin, begin + count) of all rows to a slice [m][kSliceStride], by one warp.
 __device__ void CopySlice(const MatmulArgs& args, int begin, int count, uint32_t slice, int lane) {
-  for (int column = lane * 8; column < count; column += kWarpThreads * 8) {
+  if (lane * 8 < count) {
     for (int row = 0; row < args.m; ++row) {
-      CopyAsync16(slice + (row * kStride + column) * 2, args.x + static_cast<int64_t>(row) * args.k + begin + column);
+      CopyAsync16(slice + (row * kSliceStride + lane * 8) * 2,
+                  args.x + static_cast<int64_t>(row) * args.k + begin + lane * 8);
     }
   }
   CommitCopies();
 }
 
-// Registers a thread: three blocks of six warps share a multiprocessor, or one with long chunks.
-constexpr int MaxRegisters(int in_flight) {
-  return in_flight == kShortFlight ? 112 : 224;
+// Registers a thread: two blocks share a multiprocessor, or one with long chunks.
+constexpr int MaxRegisters(int flight) {
+  return flight == kShortFlight ? 128 : 224;
 }
 
-template <int kTokenTiles, bool kNorm, int kInFlight>
-__global__ void __maxnreg__(MaxRegisters(kInFlight)) MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
+// Where a warp stands in its stream of weights: block after block of its chunk of a tile, then of the next tile.
+struct WeightStream {
+  const uint4* tile_weights;  // the chunk's first step in the tile
+  int64_t tile_distance;      // to the next tile
+  int tiles_left;             // with this one
+  int steps;                  // of the chunk
+  int block;                  // within the chunk
+
+  __device__ void Advance() {
+    block += 1;
+    if (block * kBlockSteps < steps) return;
+    block = 0;
+    tile_weights += tile_distance;
+    tiles_left -= 1;
+  }
+  __device__ const uint4* Weights() const { return tile_weights + block * kBlockSteps * kWarpThreads; }
+  // How many steps the block has; none behind the last tile.
+  __device__ int Steps() const { return tiles_left > 0 ? min(kBlockSteps, steps - block * kBlockSteps) : 0; }
+};
+
+// Where a lane's rows of an ldmatrix stand in x, for both halves of 128 bytes.
+template <int kTokenTiles>
+struct RowPlaces {
+  uint32_t half[kTokenTiles][2];
+
+  // Rows beyond m, whose sums go nowhere, are other columns of the last one: the same address eight times would be eight
+  // accesses.
+  __device__ RowPlaces(int m, int stride, int lane) {
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      const int row = t * 8 + lane % 8, read_row = min(row, m - 1);
+      for (int i = 0; i < 2; ++i) half[t][i] = read_row * stride + ((i * 4 + lane / 8) ^ (row - read_row) % 8) * 16;
+    }
+  }
+
+  // The fragments of steps `step` and `step` + 1, an even number, of all token tiles.
+  __device__ void Load(uint32_t (&b)[kTokenTiles][4], uint32_t slice, int step) const {
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) LoadMatrices(b[t], slice + half[t][step / 2 % 2] + step / 4 * 128);
+  }
+};
+
+// Multiplies a block of up to kBlockSteps steps with a slice of x, and sends for the weights that will take its place.
+template <bool kWhole, int kTokenTiles>
+__device__ void MultiplyBlock(FragmentC (&c)[kTokenTiles], uint4* weights, int steps, uint32_t slice,
+                              const RowPlaces<kTokenTiles>& rows, const WeightStream& next) {
+  const uint4* from = next.Weights();
+  const int next_steps = next.Steps();
+  uint32_t b[2][kTokenTiles][4];
+  rows.Load(b[0], slice, 0);
+#pragma unroll
+  for (int i = 0; i < kBlockSteps; i += 2) {
+    if (i + 2 < kBlockSteps) rows.Load(b[(i / 2 + 1) % 2], slice, i + 2);
+#pragma unroll
+    for (int j = i; j < i + 2; ++j) {
+      const FragmentA a = {{weights[j].x, weights[j].y, weights[j].z, weights[j].w}};
+      if (kWhole || j < steps) {
+#pragma unroll
+        for (int t = 0; t < kTokenTiles; ++t) {
+          Mma(c[t], a, {{b[i / 2 % 2][t][j % 2 * 2], b[i / 2 % 2][t][j % 2 * 2 + 1]}});
+        }
+      }
+      LoadStreamingIf(weights[j], from + j * kWarpThreads, j < next_steps);
+    }
+  }
+}
+
+template <int kTokenTiles, bool kNorm, int kFlight>
+__global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int warps = blockDim.x / kWarpThreads;
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
-  const Layout layout = LayoutOf(kNorm, kInFlight, args.m, args.k, warps, kTokenTiles);
+  const Layout layout = LayoutOf(kNorm, args.m, args.k, warps, kTokenTiles);
 
-  // The warp's stream of weights: its chunk of one tile after the other. Slot i of `weights` has the steps i, i + 16, ... of a
-  // tile, then those of the next tile.
-  const int tiles = warps / chunks;
+  const int tiles = warps / chunks, stride_tiles = gridDim.x * tiles;
   const int num_tiles = static_cast<int>(NumRowTiles(args.n));
   const int depth = args.k / kTileDepth;
-  const int chunk_depth = ChunkSteps(args.k);
-  const int first = warp % chunks * chunk_depth;
-  const int steps = min(chunk_depth, depth - first);
-  int tile = blockIdx.x * tiles + warp / chunks;
-  const int64_t tile_stride = int64_t{static_cast<int>(gridDim.x) * tiles} * depth * kWarpThreads;
-  const uint4* w = reinterpret_cast<const uint4*>(args.w) + (int64_t{tile} * depth + first) * kWarpThreads + lane;
-  uint4 weights[kInFlight];
+  const int first = warp % chunks * ChunkSteps(args.k);
+  const int tile = blockIdx.x * tiles + warp / chunks;
+  WeightStream ahead;
+  ahead.tile_weights = reinterpret_cast<const uint4*>(args.w) + (int64_t{tile} * depth + first) * kWarpThreads + lane;
+  ahead.tile_distance = int64_t{stride_tiles} * depth * kWarpThreads;
+  ahead.tiles_left = (num_tiles - tile + stride_tiles - 1) / stride_tiles;
+  ahead.steps = min(ChunkSteps(args.k), depth - first);
+  ahead.block = 0;
+  const int blocks = (ahead.steps + kBlockSteps - 1) / kBlockSteps;
+  uint4 weights[kFlight][kBlockSteps];
 #pragma unroll
-  for (int i = 0; i < kInFlight; ++i) {
-    if (i < steps && tile < num_tiles) weights[i] = LoadStreaming(w + i * kWarpThreads);
+  for (int f = 0; f < kFlight; ++f) {
+#pragma unroll
+    for (int i = 0; i < kBlockSteps; ++i) {
+      weights[f][i] = {};
+      LoadStreamingIf(weights[f][i], ahead.Weights() + i * kWarpThreads, i < ahead.Steps());
+    }
+    ahead.Advance();
   }
   LaunchNextKernel();
   WaitForPriorKernel();
 
-  // Where this lane's row of an ldmatrix stands in x; rows beyond m repeat the last one, and their sums go nowhere.
-  constexpr int kStride = SliceStride(kInFlight), kSliceDepth = kInFlight * kTileDepth;
-  const int stride = (kNorm ? args.k + kRowPad : kStride) * 2;
-  uint32_t rows[kTokenTiles];
-#pragma unroll
-  for (int t = 0; t < kTokenTiles; ++t) rows[t] = min(t * 8 + lane % 8, args.m - 1) * stride + lane / 8 * 16;
+  const RowPlaces<kTokenTiles> rows(args.m, (kNorm ? args.k + kRowPad : kSliceStride) * 2, lane);
   uint32_t x = SharedAddress(shared);
-  const uint32_t slice_bytes = args.m * kStride * 2;
-  // Where a chunk is one slice, it is copied once for all tiles.
-  const bool one_slice = kNorm || chunk_depth <= kInFlight;
+  const uint32_t slice_bytes = args.m * kSliceStride * 2;
+  // Where a chunk is one slice, it is copied once for all tiles; else slice after slice, one ahead.
+  const bool one_slice = kNorm || blocks == 1;
+  const int slice_places = ChunkSteps(args.k) > kBlockSteps ? 2 : 1;
+  int turn = 0;  // of the two places
+  const auto copy_slice = [&](int block, int place) {
+    CopySlice(args, (first + block * kBlockSteps) * kTileDepth, (ahead.steps - block * kBlockSteps) * kTileDepth,
+              x + place * slice_bytes, lane);
+  };
   if constexpr (kNorm) {
     NormRows(args, reinterpret_cast<Half*>(shared),
              reinterpret_cast<float*>(shared + layout.x_bytes + 2 * layout.sum_bytes));
     x += first * kTileDepth * 2;
   } else {
-    x += warp * (one_slice ? 1 : 2) * slice_bytes;
+    x += warp * slice_places * slice_bytes;
+    copy_slice(0, 0);
     if (one_slice) {
-      CopySlice<kStride>(args, first * kTileDepth, steps * kTileDepth, x, lane);
       WaitForCopies<0>();
       __syncwarp();
     }
   }
 
   // A tile a round; the sums have two places, so that one barrier a round is enough.
-  for (int round = 0; blockIdx.x * tiles + round * gridDim.x * tiles < num_tiles; ++round) {
-    const bool has_next = tile + static_cast<int>(gridDim.x) * tiles < num_tiles;
+  int flight = 0;
+  for (int round = 0; (blockIdx.x + round * gridDim.x) * tiles < num_tiles; ++round) {
     FragmentC c[kTokenTiles] = {};
-    if (!one_slice) CopySlice<kStride>(args, first * kTileDepth, min(steps * kTileDepth, kSliceDepth), x, lane);
-    for (int base = 0; base < steps; base += kInFlight) {
+    for (int block = 0; block < blocks; ++block) {
       uint32_t slice = x;
-      if constexpr (kNorm) slice += base * kTileDepth * 2;
-      if (!one_slice) {
-        const int next = base + kInFlight;
-        CopySlice<kStride>(args, (first + next) * kTileDepth, min((steps - next) * kTileDepth, kSliceDepth),
-                  x + next / kInFlight % 2 * slice_bytes, lane);
-        slice += base / kInFlight % 2 * slice_bytes;
+      if constexpr (kNorm) {
+        slice += block * kSliceDepth * 2;
+      } else if (!one_slice) {
+        copy_slice(block + 1 < blocks ? block + 1 : 0, 1 - turn);  // behind the last the first again, for the next tile
+        slice += turn * slice_bytes;
+        turn = 1 - turn;
         WaitForCopies<1>();
         __syncwarp();
       }
+      const int steps = min(kBlockSteps, ahead.steps - block * kBlockSteps);
 #pragma unroll
-      for (int i = 0; i < kInFlight; i += 2) {
-        if (base + i >= steps) break;
-        uint32_t b[kTokenTiles][4];
-#pragma unroll
-        for (int t = 0; t < kTokenTiles; ++t) LoadMatrices(b[t], slice + rows[t] + i * kTileDepth * 2);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          if (base + i + j >= steps) break;
-          const FragmentA a = {{weights[i + j].x, weights[i + j].y, weights[i + j].z, weights[i + j].w}};
-#pragma unroll
-          for (int t = 0; t < kTokenTiles; ++t) Mma(c[t], a, {{b[t][2 * j], b[t][2 * j + 1]}});
-          if (base + i + j + kInFlight < steps) {
-            weights[i + j] = LoadStreaming(w + (base + i + j + kInFlight) * kWarpThreads);
-          } else if (has_next) {
-            weights[i + j] = LoadStreaming(w + tile_stride + (i + j) * kWarpThreads);
-          }
+      for (int f = 0; f < kFlight; ++f) {
+        if (kFlight > 1 && f != flight) continue;
+        if (steps == kBlockSteps) {
+          MultiplyBlock<true, kTokenTiles>(c, weights[f], steps, slice, rows, ahead);
+        } else {
+          MultiplyBlock<false, kTokenTiles>(c, weights[f], steps, slice, rows, ahead);
         }
       }
+      flight = (flight + 1) % kFlight;
+      ahead.Advance();
       if (!one_slice) __syncwarp();  // the slice may be overwritten
     }
-    w += tile_stride;
-    tile += gridDim.x * tiles;
 
     float* sums = reinterpret_cast<float*>(shared + layout.x_bytes) + round % 2 * (layout.sum_bytes / 4);
 #pragma unroll
@@ -218,24 +291,18 @@ __global__ void __maxnreg__(MaxRegisters(kInFlight)) MatmulDecodeKernel(const Ma
       WriteSums(args, token, ((blockIdx.x + round * gridDim.x) * tiles + t) * kTileRows + row, low, high);
     }
   }
+  if constexpr (!kNorm) WaitForCopies<0>();
 }
 
 using Kernel = void (*)(MatmulArgs, int);
 
-struct Variant {
-  Kernel kernel;
-  int in_flight;
-};
+constexpr Kernel kShortKernels[] = {MatmulDecodeKernel<1, false, kShortFlight>, MatmulDecodeKernel<2, false, kShortFlight>};
+constexpr Kernel kNormKernel = MatmulDecodeKernel<1, true, kShortFlight>;
+constexpr Kernel kLongKernels[] = {MatmulDecodeKernel<1, false, kLongFlight>, MatmulDecodeKernel<2, false, kLongFlight>};
 
-constexpr Variant kVariants[] = {{MatmulDecodeKernel<1, false, kShortFlight>, kShortFlight},
-                                 {MatmulDecodeKernel<2, false, kShortFlight>, kShortFlight},
-                                 {MatmulDecodeKernel<1, true, kShortFlight>, kShortFlight},
-                                 {MatmulDecodeKernel<1, false, kLongFlight>, kLongFlight}};
-
-const Variant& VariantOf(int token_tiles, bool norm, int k) {
-  if (norm) return kVariants[2];
-  if (token_tiles == 2) return kVariants[1];  // with more in flight x would not fit into shared memory
-  return ChunkSteps(k) > kShortFlight ? kVariants[3] : kVariants[0];
+Kernel KernelOf(int token_tiles, bool norm, int k) {
+  if (norm) return kNormKernel;
+  return (ChunkSteps(k) > kBlockSteps ? kLongKernels : kShortKernels)[token_tiles - 1];
 }
 
 int NumWarps(const MatmulPlan& plan, int k) {
@@ -253,9 +320,9 @@ cudaError_t PrepareMatmulDecode() {
   int device = 0, shared = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  for (const Variant& variant : kVariants) {
+  for (Kernel kernel : {kShortKernels[0], kShortKernels[1], kNormKernel, kLongKernels[0], kLongKernels[1]}) {
     if (error != cudaSuccess) break;
-    error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   }
   return error;
 }
@@ -268,9 +335,8 @@ cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args, c
     return cudaErrorInvalidValue;
   }
   const int token_tiles = plan.token_tile / 8, chunks = warps / (plan.row_tile / kTileRows);
-  const Variant& variant = VariantOf(token_tiles, norm, args.k);
-  const Layout layout = LayoutOf(norm, variant.in_flight, args.m, args.k, warps, token_tiles);
-  return LaunchDependent(variant.kernel, static_cast<unsigned>(plan.blocks), warps * kWarpThreads,
+  const Layout layout = LayoutOf(norm, args.m, args.k, warps, token_tiles);
+  return LaunchDependent(KernelOf(token_tiles, norm, args.k), static_cast<unsigned>(plan.blocks), warps * kWarpThreads,
                          layout.x_bytes + 2 * layout.sum_bytes + layout.group_bytes, stream, args, chunks);
 }
 

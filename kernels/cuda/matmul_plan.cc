@@ -9,7 +9,7 @@ namespace {
 
 // Warps of a decode block, and blocks that share a multiprocessor: more blocks would only wait for these to end.
 constexpr int32_t kDecodeWarps = 8;
-constexpr int32_t kDecodeBlocksPerSm = 3;
+constexpr int32_t kDecodeBlocksPerSm = 2;
 
 int32_t NumChunks(int32_t k) {
   return static_cast<int32_t>((k + DotChunk(k) - 1) / DotChunk(k));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul_output.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/packing.h"
 
@@ -41,31 +42,61 @@ __device__ inline uint32_t TokenPlace(int token, int part) {
   return token * kTokenBytes + (part ^ (token % 8)) * 16;
 }
 
-// Start the copies of the stage that begins at k step `step`: kRowTiles row tiles, then kTokens tokens.
-template <int kRowTiles, int kThreads>
-__device__ inline void CopyWeights(const MatmulArgs& args, const BlockWork& work, int step, uint32_t stage) {
-  const int depth = args.k / kTileDepth;
-  const uint4* w = reinterpret_cast<const uint4*>(args.w);
-#pragma unroll
-  for (int i = threadIdx.x; i < kRowTiles * kStageTileBytes / 16; i += kThreads) {
-    const int tile = work.row_tile + i / (kStageSteps * kWarpThreads);
-    const int in_tile = i % (kStageSteps * kWarpThreads);
-    const bool valid = tile < work.num_tiles && step + in_tile / kWarpThreads < work.depth_end;
-    const int64_t from = (int64_t{tile} * depth + step) * kWarpThreads + in_tile;
-    CopyAsync16(stage + i * 16, valid ? w + from : w, valid);
-  }
-}
-
+// Brings stages to shared memory: kRowTiles row tiles of W, then kTokens tokens. What a thread copies differs from stage to
+// stage by a constant distance alone, and from pass to pass by another.
 template <int kRowTiles, int kTokens, int kThreads>
-__device__ inline void CopyTokens(const MatmulArgs& args, const BlockWork& work, int step, uint32_t stage) {
-#pragma unroll
-  for (int i = threadIdx.x; i < kTokens * (kTokenBytes / 16); i += kThreads) {
-    const int token = i / 8, part = i % 8;
-    const bool valid = work.token + token < args.m && step + part / 2 < work.depth_end;
-    const Half* from = args.x + static_cast<int64_t>(work.token + token) * args.k + step * kTileDepth + part * 8;
-    CopyAsync16(stage + kRowTiles * kStageTileBytes + TokenPlace(token, part), valid ? from : args.x, valid);
+class StageCopier {
+ public:
+  __device__ StageCopier(const MatmulArgs& args, const BlockWork& work) {
+    static_assert(kThreads % kTileUnits == 0 && kRowTiles % kTilesPerPass == 0 && kTokens % kTokensPerPass == 0);
+    const int depth = args.k / kTileDepth;
+    const int tile = work.row_tile + threadIdx.x / kTileUnits, unit = threadIdx.x % kTileUnits;
+    const int token = work.token + threadIdx.x / kTokenUnits, part = threadIdx.x % kTokenUnits;
+    weights_ = reinterpret_cast<const uint4*>(args.w) + (int64_t{tile} * depth + work.depth_begin) * kWarpThreads + unit;
+    weights_pass_ = int64_t{kTilesPerPass} * depth * kWarpThreads;
+    tiles_left_ = work.num_tiles - tile;
+    weight_step_ = unit / kWarpThreads;
+    tokens_ = reinterpret_cast<const uint4*>(args.x + static_cast<int64_t>(token) * args.k +
+                                             work.depth_begin * kTileDepth) + part;
+    tokens_pass_ = int64_t{kTokensPerPass} * (args.k / 8);
+    tokens_left_ = args.m - token;
+    token_step_ = part / 2;
+    token_place_ = kRowTiles * kStageTileBytes + TokenPlace(threadIdx.x / kTokenUnits, part);
+    steps_ = work.depth_end - work.depth_begin;
   }
-}
+
+  __device__ void CopyWeights(int index, uint32_t stage) const {
+    const bool valid = index * kStageSteps + weight_step_ < steps_;
+    const uint4* from = weights_ + index * (kStageSteps * kWarpThreads);
+#pragma unroll
+    for (int pass = 0; pass < kRowTiles / kTilesPerPass; ++pass) {
+      CopyAsync16(stage + (threadIdx.x + pass * kThreads) * 16, from + pass * weights_pass_,
+                  valid && pass * kTilesPerPass < tiles_left_);
+    }
+  }
+
+  __device__ void CopyTokens(int index, uint32_t stage) const {
+    const bool valid = index * kStageSteps + token_step_ < steps_;
+    const uint4* from = tokens_ + index * (kStageDepth / 8);
+#pragma unroll
+    for (int pass = 0; pass < kTokens / kTokensPerPass; ++pass) {
+      CopyAsync16(stage + token_place_ + pass * (kTokensPerPass * kTokenBytes), from + pass * tokens_pass_,
+                  valid && pass * kTokensPerPass < tokens_left_);
+    }
+  }
+
+ private:
+  // 16-byte units of a row tile and of a token in a stage, and how many of each all threads copy in a pass.
+  static constexpr int kTileUnits = kStageTileBytes / 16, kTokenUnits = kTokenBytes / 16;
+  static constexpr int kTilesPerPass = kThreads / kTileUnits, kTokensPerPass = kThreads / kTokenUnits;
+  static_assert(kTokensPerPass % 8 == 0);  // the swizzle is the same in every pass
+
+  const uint4* weights_;
+  const uint4* tokens_;
+  int64_t weights_pass_, tokens_pass_;
+  uint32_t token_place_;
+  int tiles_left_, tokens_left_, weight_step_, token_step_, steps_;
+};
 
 // A lane's fragment of one k step of a row tile in a stage.
 __device__ inline FragmentA LoadStageA(uint32_t stage, int tile, int step, int lane) {
@@ -121,6 +152,17 @@ __device__ inline void AddChunk(FragmentC& total, FragmentC& sum) {
   for (int i = 0; i < 4; ++i) {
     total.x[i] = __fadd_rn(total.x[i], sum.x[i]);
     sum.x[i] = 0.0f;
+  }
+}
+
+// Writes a thread's finished sums; `row_of(f)` and `token_of(f)` say where fragment f begins.
+template <int kFragments, typename RowOf, typename TokenOf>
+__device__ inline void WriteFragments(const MatmulArgs& args, FragmentC (&sums)[kFragments], const RowOf& row_of,
+                                      const TokenOf& token_of) {
+#pragma unroll
+  for (int f = 0; f < kFragments; ++f) {
+    WriteSums(args, token_of(f), row_of(f), sums[f].x[0], sums[f].x[2]);
+    WriteSums(args, token_of(f) + 1, row_of(f), sums[f].x[1], sums[f].x[3]);
   }
 }
 

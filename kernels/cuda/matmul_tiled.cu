@@ -78,16 +78,12 @@ __global__ void __launch_bounds__(S::kThreads) MatmulTiledKernel(const MatmulArg
   [[maybe_unused]] const int chunk_depth = static_cast<int>(DotChunk(args.k)) / kTileDepth;
   const uint32_t ring = SharedAddress(shared);
   const int stages = (work.depth_end - work.depth_begin + kStageSteps - 1) / kStageSteps;
+  const StageCopier<S::kRowTiles, S::kTokens, S::kThreads> copier(args, work);
   const auto copy_weights = [&](int stage) {
-    if (stage >= stages) return;
-    CopyWeights<S::kRowTiles, S::kThreads>(args, work, work.depth_begin + stage * kStageSteps,
-                                           ring + stage % S::kStages * S::kStageBytes);
+    if (stage < stages) copier.CopyWeights(stage, ring + stage % S::kStages * S::kStageBytes);
   };
   const auto copy_tokens = [&](int stage) {
-    if (stage < stages) {
-      CopyTokens<S::kRowTiles, S::kTokens, S::kThreads>(args, work, work.depth_begin + stage * kStageSteps,
-                                                        ring + stage % S::kStages * S::kStageBytes);
-    }
+    if (stage < stages) copier.CopyTokens(stage, ring + stage % S::kStages * S::kStageBytes);
     CommitCopies();
   };
 #pragma unroll
@@ -117,14 +113,13 @@ __global__ void __launch_bounds__(S::kThreads) MatmulTiledKernel(const MatmulArg
   if constexpr (kSplit) {
     if (!FoldChunks<S::kFragments, S::kThreads>(args, c)) return;
   }
-#pragma unroll
-  for (int f = 0; f < S::kFragments; ++f) {
-    const FragmentC& sum = kSplit ? c[f] : total[f];
-    const int row = (work.row_tile + warp_n * S::kTilesN + f / S::kTilesM) * kTileRows + lane / 4;
-    const int token = work.token + (warp_m * S::kTilesM + f % S::kTilesM) * 8 + lane % 4 * 2;
-    WriteSums(args, token, row, sum.x[0], sum.x[2]);
-    WriteSums(args, token + 1, row, sum.x[1], sum.x[3]);
-  }
+  const auto row_of = [&](int f) {
+    return (work.row_tile + warp_n * S::kTilesN + f / S::kTilesM) * kTileRows + lane / 4;
+  };
+  const auto token_of = [&](int f) {
+    return work.token + (warp_m * S::kTilesM + f % S::kTilesM) * 8 + lane % 4 * 2;
+  };
+  WriteFragments(args, kSplit ? c : total, row_of, token_of);
 }
 
 template <typename S>

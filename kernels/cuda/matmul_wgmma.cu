@@ -16,7 +16,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRowTiles = 8;
 constexpr int kTokens = 128;
-constexpr int kFragments = kTokens / 8;
+// Unused where there is no wgmma.
+[[maybe_unused]] constexpr int kFragments = kTokens / 8;
 constexpr int kPairs = 3;  // of stages in the ring
 constexpr int kStageBytes = kRowTiles * kStageTileBytes + kTokens * kTokenBytes;
 constexpr int kSharedBytes = kPairs * 2 * kStageBytes;
@@ -31,15 +32,13 @@ __global__ void __launch_bounds__(kThreads, 1) MatmulWgmmaKernel(const MatmulArg
   const uint32_t ring = SharedAddress(shared);
   constexpr int kPairSteps = 2 * kStageSteps;
   const int pairs = (work.depth_end - work.depth_begin + kPairSteps - 1) / kPairSteps;
+  const StageCopier<kRowTiles, kTokens, kThreads> copier(args, work);
   const auto copy = [&](int pair) {
-    if (pair < pairs) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int step = work.depth_begin + (2 * pair + half) * kStageSteps;
-        const uint32_t stage = ring + (pair % kPairs * 2 + half) * kStageBytes;
-        CopyWeights<kRowTiles, kThreads>(args, work, step, stage);
-        CopyTokens<kRowTiles, kTokens, kThreads>(args, work, step, stage);
-      }
+    for (int half = 0; half < 2 && pair < pairs; ++half) {
+      const uint32_t stage = ring + (pair % kPairs * 2 + half) * kStageBytes;
+      copier.CopyWeights(2 * pair + half, stage);
+      copier.CopyTokens(2 * pair + half, stage);
     }
     CommitCopies();
   };
@@ -85,13 +84,9 @@ __global__ void __launch_bounds__(kThreads, 1) MatmulWgmmaKernel(const MatmulArg
     for (int i = 0; i < kFragments * 4; ++i) total[i / 4].x[i % 4] = c[i];
     if (!FoldChunks<kFragments, kThreads>(args, total)) return;
   }
-#pragma unroll
-  for (int f = 0; f < kFragments; ++f) {
-    const int row = (work.row_tile + warp) * kTileRows + lane / 4;
-    const int token = work.token + f * 8 + lane % 4 * 2;
-    WriteSums(args, token, row, total[f].x[0], total[f].x[2]);
-    WriteSums(args, token + 1, row, total[f].x[1], total[f].x[3]);
-  }
+  WriteFragments(
+      args, total, [&](int) { return (work.row_tile + warp) * kTileRows + lane / 4; },
+      [&](int f) { return work.token + f * 8 + lane % 4 * 2; });
 #endif
 }
 

@@ -60,6 +60,15 @@ __device__ inline uint4 LoadStreaming(const void* pointer) {
   return value;
 }
 
+// The same where `valid`; else the value stays as it is. Without a branch.
+__device__ inline void LoadStreamingIf(uint4& value, const void* pointer, bool valid) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %5, 0; "
+      "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+      : "l"(pointer), "r"(static_cast<int>(valid)));
+}
+
 // 16 bytes from global to shared memory, past L1; zeros where `valid` is false.
 __device__ inline void CopyAsync16(uint32_t shared_address, const void* global, bool valid = true) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
