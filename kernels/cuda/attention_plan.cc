@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_format.h"
 #include "kernels/order.h"
 
 namespace ridge::kernels::cuda {
@@ -119,8 +118,8 @@ int32_t AttentionPlan::MaxPrefillItems(const AttentionPlanLimits& limits, int32_
 }
 
 std::string AttentionPlan::ToString() const {
-  return absl::StrFormat("%d prefill items, %d split items, %d tiles shared by means of %d partials",
-                         prefill_.size(), split_.size(), shared_tiles_, partials_);
+  return std::to_string(prefill_.size()) + " prefill items, " + std::to_string(split_.size()) + " split items, " +
+         std::to_string(shared_tiles_) + " tiles shared by means of " + std::to_string(partials_) + " partials";
 }
 
 }  // namespace ridge::kernels::cuda
