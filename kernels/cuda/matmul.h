@@ -20,15 +20,18 @@ enum class MatmulOutput {
   kStore,     // y = W x (+ bias)
   kResidual,  // y += W x (+ bias)
   kSwiGlu,    // gated[m][n / 2] = fp16(SiLU(gate) * up), W packed with RowPlacement::kGate and kUp
+  kArgMax,    // best[m] = the largest PackCandidate (sampling_row.cuh) of W x, if larger than what is there; y is not written
   kRopeKv,    // queries to rope.q, keys and values to the pool, as rope_kv.h; W and bias placed as RowPlacement::kRotary says
 };
 
+// kArgMax's output is the decode kernel's alone.
 struct MatmulArgs {
   const Half* x;           // [m][k]; 16-byte aligned
   const Half* w;           // packed [n][k] (packing.h)
   const float* bias;       // [n] or null
   float* y;                // [m][y_stride]
   Half* gated;             // [m][n / 2]
+  uint64_t* best;          // [m]
   int32_t m;
   int32_t n;
   int32_t k;               // a multiple of 16
@@ -47,14 +50,14 @@ struct MatmulArgs {
 
 // Which kernel runs and how it is cut: decided on the host, apart from the kernels.
 enum class MatmulKernel {
-  kDecode,  // a warp a row tile and chunk; up to 16 rows of x
+  kDecode,  // a warp a row tile and chunk; up to 32 rows of x
   kTiled,   // blocks of row tiles x tokens through a shared-memory pipeline
   kWgmma,   // the same by sm_90a's own instructions
 };
 
 struct MatmulPlan {
   MatmulKernel kernel;
-  int32_t token_tile;  // rows of x a block (kDecode: 8 or 16; kTiled: 32, 64, 128; kWgmma: 128)
+  int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kTiled: 32, 64, 128; kWgmma: 128)
   int32_t row_tile;    // rows of W a block
   bool split_chunks;   // not kDecode: each block takes one chunk; the last to end folds them in ascending order
   int32_t blocks;
@@ -63,14 +66,18 @@ struct MatmulPlan {
 };
 
 // Largest m that kDecode takes.
-inline constexpr int32_t kMaxDecodeRows = 16;
+inline constexpr int32_t kMaxDecodeRows = 32;
 
 // Whether the plan's kernel can norm m rows itself: decode, a row or two.
 bool TakesNorm(const MatmulPlan& plan, int32_t m, int32_t k);
 
+// Rows for which every plan is a decode kernel's, whatever the card.
+inline constexpr int32_t kMaxArgMaxRows = 8;
+
 // The card, as the heuristic sees it.
 struct MatmulDevice {
   int32_t num_sms;
+  int32_t shared_bytes_per_block;
   bool has_wgmma;  // HasWgmma()
 };
 
@@ -82,6 +89,9 @@ MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& devic
 // Bounds of what a plan with split_chunks needs.
 int64_t MatmulWorkspaceBytes(const MatmulPlan& plan, int32_t m, int32_t n, int32_t k);
 int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n);
+
+// What a block of the decode kernel needs.
+int32_t MatmulDecodeSharedBytes(const MatmulPlan& plan, int32_t m, int32_t k);
 
 // Once before the first launch: lets kernels use the shared memory that they need.
 [[nodiscard]] cudaError_t PrepareMatmulDecode();

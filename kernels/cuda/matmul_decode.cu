@@ -1,4 +1,4 @@
-// The matmul of few rows (m <= 16), bound by the weights' way from memory.
+// The matmul of few rows (m <= 32), bound by the weights' way from memory.
 //
 // Geometry: a warp takes one tile of 16 rows of W and one chunk of K; the warps of a block take all chunks of one or more
 // tiles, round after round. Weights are the A operand and go from memory to registers, always 16 loads of 16 bytes a lane in
@@ -16,6 +16,7 @@
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/packing.h"
 #include "kernels/cuda/rms_norm.cuh"
+#include "kernels/cuda/sampling_row.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
@@ -162,18 +163,21 @@ __device__ void MultiplyBlock(FragmentC (&c)[kTokenTiles], uint4* weights, int s
                               const RowPlaces<kTokenTiles>& rows, const WeightStream& next) {
   const uint4* from = next.Weights();
   const int next_steps = next.Steps();
-  uint32_t b[2][kTokenTiles][4];
-  rows.Load(b[0], slice, 0);
+  // Fragments of x are loaded one pair of steps ahead, where there are registers for it.
+  constexpr int kAhead = kTokenTiles <= 2 ? 1 : 0;
+  uint32_t b[1 + kAhead][kTokenTiles][4];
+  if constexpr (kAhead > 0) rows.Load(b[0], slice, 0);
 #pragma unroll
   for (int i = 0; i < kBlockSteps; i += 2) {
-    if (i + 2 < kBlockSteps) rows.Load(b[(i / 2 + 1) % 2], slice, i + 2);
+    if (i + 2 * kAhead < kBlockSteps) rows.Load(b[(i / 2 + kAhead) % (1 + kAhead)], slice, i + 2 * kAhead);
 #pragma unroll
     for (int j = i; j < i + 2; ++j) {
       const FragmentA a = {{weights[j].x, weights[j].y, weights[j].z, weights[j].w}};
       if (kWhole || j < steps) {
 #pragma unroll
         for (int t = 0; t < kTokenTiles; ++t) {
-          Mma(c[t], a, {{b[i / 2 % 2][t][j % 2 * 2], b[i / 2 % 2][t][j % 2 * 2 + 1]}});
+          const uint32_t(&now)[4] = b[i / 2 % (1 + kAhead)][t];
+          Mma(c[t], a, {{now[j % 2 * 2], now[j % 2 * 2 + 1]}});
         }
       }
       LoadStreamingIf(weights[j], from + j * kWarpThreads, j < next_steps);
@@ -211,7 +215,12 @@ __global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const Matm
     ahead.Advance();
   }
   LaunchNextKernel();
+  // The first round's outputs: thread i has row i % 8 (and that + 8) of a token and tile.
+  const int out_row = (blockIdx.x * tiles + threadIdx.x / 8 / args.m) * kTileRows + threadIdx.x % 8;
+  const int out_token = threadIdx.x < tiles * args.m * 8 ? threadIdx.x / 8 % args.m : args.m;
+  TouchConstants(args, out_token, out_row);
   WaitForPriorKernel();
+  TouchResidual(args, out_token, out_row);
 
   const RowPlaces<kTokenTiles> rows(args.m, (kNorm ? args.k + kRowPad : kSliceStride) * 2, lane);
   uint32_t x = SharedAddress(shared);
@@ -236,6 +245,9 @@ __global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const Matm
       __syncwarp();
     }
   }
+
+  __shared__ unsigned long long best[kMaxDecodeRows];  // kArgMax's, of this block
+  if (args.output == MatmulOutput::kArgMax && threadIdx.x < kMaxDecodeRows) best[threadIdx.x] = kNoCandidate;
 
   // A tile a round; the sums have two places, so that one barrier a round is enough.
   int flight = 0;
@@ -288,7 +300,20 @@ __global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const Matm
         low = __fadd_rn(low, sum[0]);
         high = __fadd_rn(high, sum[8]);
       }
-      WriteSums(args, token, ((blockIdx.x + round * gridDim.x) * tiles + t) * kTileRows + row, low, high);
+      const int out = ((blockIdx.x + round * gridDim.x) * tiles + t) * kTileRows + row;
+      if (args.output == MatmulOutput::kArgMax) {
+        const uint64_t candidate = max(out < args.n ? PackCandidate(low, out) : kNoCandidate,
+                                       out + 8 < args.n ? PackCandidate(high, out + 8) : kNoCandidate);
+        atomicMax(best + token, static_cast<unsigned long long>(candidate));
+      } else {
+        WriteSums(args, token, out, low, high);
+      }
+    }
+  }
+  if (args.output == MatmulOutput::kArgMax) {
+    __syncthreads();
+    if (threadIdx.x < args.m) {
+      atomicMax(reinterpret_cast<unsigned long long*>(args.best) + threadIdx.x, best[threadIdx.x]);
     }
   }
   if constexpr (!kNorm) WaitForCopies<0>();
@@ -296,13 +321,16 @@ __global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const Matm
 
 using Kernel = void (*)(MatmulArgs, int);
 
-constexpr Kernel kShortKernels[] = {MatmulDecodeKernel<1, false, kShortFlight>, MatmulDecodeKernel<2, false, kShortFlight>};
+// By token tiles: 1, 2, 4. Four leave room for one block on a multiprocessor, which then has twice as much in flight.
+constexpr Kernel kShortKernels[] = {MatmulDecodeKernel<1, false, kShortFlight>, MatmulDecodeKernel<2, false, kShortFlight>,
+                                    MatmulDecodeKernel<4, false, kLongFlight>};
 constexpr Kernel kNormKernel = MatmulDecodeKernel<1, true, kShortFlight>;
-constexpr Kernel kLongKernels[] = {MatmulDecodeKernel<1, false, kLongFlight>, MatmulDecodeKernel<2, false, kLongFlight>};
+constexpr Kernel kLongKernels[] = {MatmulDecodeKernel<1, false, kLongFlight>, MatmulDecodeKernel<2, false, kLongFlight>,
+                                   MatmulDecodeKernel<4, false, kLongFlight>};
 
 Kernel KernelOf(int token_tiles, bool norm, int k) {
   if (norm) return kNormKernel;
-  return (ChunkSteps(k) > kBlockSteps ? kLongKernels : kShortKernels)[token_tiles - 1];
+  return (ChunkSteps(k) > kBlockSteps ? kLongKernels : kShortKernels)[token_tiles / 2];
 }
 
 int NumWarps(const MatmulPlan& plan, int k) {
@@ -316,13 +344,21 @@ bool TakesNorm(const MatmulPlan& plan, int32_t m, int32_t k) {
          m * NormGroups(k) <= NumWarps(plan, k) * kWarpThreads / kVirtualLanes;
 }
 
+int32_t MatmulDecodeSharedBytes(const MatmulPlan& plan, int32_t m, int32_t k) {
+  const Layout layout = LayoutOf(false, m, k, NumWarps(plan, k), plan.token_tile / 8);
+  return layout.x_bytes + 2 * layout.sum_bytes + 8 * kMaxDecodeRows;
+}
+
 cudaError_t PrepareMatmulDecode() {
   int device = 0, shared = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  for (Kernel kernel : {kShortKernels[0], kShortKernels[1], kNormKernel, kLongKernels[0], kLongKernels[1]}) {
+  for (Kernel kernel : {kShortKernels[0], kShortKernels[1], kNormKernel, kLongKernels[0], kLongKernels[1], kLongKernels[2]}) {
+    cudaFuncAttributes attributes{};
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess) break;
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 shared - static_cast<int>(attributes.sharedSizeBytes));
   }
   return error;
 }

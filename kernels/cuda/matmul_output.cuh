@@ -34,6 +34,35 @@ __device__ inline void WriteRopeKv(const RopeKvArgs& args, int token, int row, f
   out[i + half] = __half_as_ushort(SaturateToHalf(high, args.saturations));
 }
 
+// Loads that WriteSums will do, sent ahead so that it finds them in L1: before the prior kernel is waited for what no kernel of
+// the step writes, after it the residual.
+__device__ inline void Touch(const void* pointer) {
+  uint32_t unused;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(unused) : "l"(pointer));
+}
+
+__device__ inline void TouchConstants(const MatmulArgs& args, int token, int row) {
+  if (token >= args.m || row >= args.n) return;
+  if (args.bias != nullptr) {
+    Touch(args.bias + row);
+    Touch(args.bias + row + 8 * (row + 8 < args.n));
+  }
+  if (args.output != MatmulOutput::kRopeKv) return;
+  const RopeKvArgs& rope = args.rope;
+  const int half = rope.head_dim / 2, i = row % rope.head_dim / 16 * 8 + row % 8;
+  const int position = rope.positions[token], slot = rope.slots[token];
+  Touch(rope.cosines + static_cast<int64_t>(position) * half + i);
+  Touch(rope.sines + static_cast<int64_t>(position) * half + i);
+  if (slot >= 0) Touch(rope.block_tables + static_cast<int64_t>(slot) * rope.table_stride + position / kKvBlockTokens);
+}
+
+__device__ inline void TouchResidual(const MatmulArgs& args, int token, int row) {
+  if (args.output != MatmulOutput::kResidual || token >= args.m || row >= args.n) return;
+  const float* y = args.y + token * args.y_stride + row;
+  Touch(y);
+  Touch(y + 8 * (row + 8 < args.n));
+}
+
 // Sums of one token and of rows `row` and `row` + 8 of W, where row % 16 < 8. Rows beyond n and tokens beyond m are left out.
 __device__ inline void WriteSums(const MatmulArgs& args, int token, int row, float low, float high) {
   if (token >= args.m || row >= args.n) return;

@@ -22,10 +22,11 @@ int32_t CeilDivide(int64_t a, int64_t b) {
 MatmulPlan PlanDecode(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
   MatmulPlan plan{};
   plan.kernel = MatmulKernel::kDecode;
-  plan.token_tile = m <= 8 ? 8 : 16;
+  plan.token_tile = m <= 8 ? 8 : m <= 16 ? 16 : 32;
   const int32_t tiles = std::max(1, kDecodeWarps / NumChunks(k));
   plan.row_tile = tiles * kTileRows;
-  plan.blocks = std::min(CeilDivide(NumRowTiles(n), tiles), kDecodeBlocksPerSm * device.num_sms);
+  const int32_t blocks_per_sm = m <= 16 ? kDecodeBlocksPerSm : 1;
+  plan.blocks = std::min(CeilDivide(NumRowTiles(n), tiles), blocks_per_sm * device.num_sms);
   return plan;
 }
 
@@ -44,7 +45,12 @@ MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
 }  // namespace
 
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
-  return m <= kMaxDecodeRows ? PlanDecode(m, n, k, device) : PlanTiled(m, n, k, device);
+  // Above 16 rows a block of the decode kernel has a multiprocessor for itself: good for one round, and where K is short.
+  if (m <= 16 || (m <= kMaxDecodeRows && NumRowTiles(n) <= device.num_sms && DotChunk(k) == 256)) {
+    const MatmulPlan plan = PlanDecode(m, n, k, device);
+    if (MatmulDecodeSharedBytes(plan, m, k) <= device.shared_bytes_per_block) return plan;
+  }
+  return PlanTiled(m, n, k, device);
 }
 
 int64_t MatmulWorkspaceBytes(const MatmulPlan& plan, int32_t m, int32_t n, int32_t k) {

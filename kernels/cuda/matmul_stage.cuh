@@ -159,6 +159,30 @@ __device__ inline void AddChunk(FragmentC& total, FragmentC& sum) {
 template <int kFragments, typename RowOf, typename TokenOf>
 __device__ inline void WriteFragments(const MatmulArgs& args, FragmentC (&sums)[kFragments], const RowOf& row_of,
                                       const TokenOf& token_of) {
+  if (args.output == MatmulOutput::kResidual && args.bias == nullptr) {
+    // All loads go out before the first store.
+    float* const y = args.y;
+    const auto valid = [&](int f, int i) {
+      return token_of(f) + i % 2 < args.m && row_of(f) + i / 2 * 8 < args.n;
+    };
+    const auto place = [&](int f, int i) {
+      return y + (token_of(f) + i % 2) * args.y_stride + row_of(f) + i / 2 * 8;
+    };
+    float residual[kFragments][4];
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) residual[f][i] = valid(f, i) ? *place(f, i) : 0.0f;
+    }
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (valid(f, i)) *place(f, i) = __fadd_rn(residual[f][i], sums[f].x[i]);
+      }
+    }
+    return;
+  }
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) {
     WriteSums(args, token_of(f), row_of(f), sums[f].x[0], sums[f].x[2]);

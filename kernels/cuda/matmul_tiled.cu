@@ -25,7 +25,7 @@ struct Shape {
   static constexpr int kStageBytes = kWeightBytes + kTokens * kTokenBytes;
 };
 
-using Tokens32 = Shape<4, 1, 1, 4, 4>;
+using Tokens32 = Shape<4, 1, 1, 4, 6>;
 using Tokens64 = Shape<4, 1, 1, 8, 4>;
 using Tokens128 = Shape<2, 4, 4, 4, 3>;
 
@@ -150,7 +150,7 @@ cudaError_t PrepareMatmulTiled() {
 }
 
 cudaError_t LaunchMatmulTiled(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
-  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr) return cudaErrorInvalidValue;
+  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr || args.output == MatmulOutput::kArgMax) return cudaErrorInvalidValue;
   switch (plan.token_tile) {
     case Tokens32::kTokens:
       return LaunchShape<Tokens32>(plan, args, stream);

@@ -111,7 +111,7 @@ cudaError_t PrepareMatmulWgmma() {
 }
 
 cudaError_t LaunchMatmulWgmma(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
-  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr || !HasWgmma()) return cudaErrorInvalidValue;
+  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr || args.output == MatmulOutput::kArgMax || !HasWgmma()) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>((args.m + kTokens - 1) / kTokens),
                   static_cast<unsigned>((NumRowTiles(args.n) + kRowTiles - 1) / kRowTiles),
                   static_cast<unsigned>(plan.split_chunks ? (args.k + DotChunk(args.k) - 1) / DotChunk(args.k) : 1));

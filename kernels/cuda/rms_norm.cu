@@ -36,11 +36,47 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
   }
 }
 
+// Rows of up to 16 groups: each half of a warp keeps one group in registers, so that a row is read once.
+__global__ void __launch_bounds__(kThreads) RmsNormShortKernel(RmsNormArgs args) {
+  constexpr int kValues = kNormGroup / kVirtualLanes;
+  __shared__ float sums[kThreads / kVirtualLanes];
+  const int group = threadIdx.x / kVirtualLanes, lane = threadIdx.x % kVirtualLanes;
+  const int column = group * kNormGroup + lane;
+  const int count = min(kNormGroup, max(args.size - group * kNormGroup, 0)) / kVirtualLanes;
+  float weights[kValues], values[kValues];
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) weights[i] = i < count ? args.weight[column + i * kVirtualLanes] : 0.0f;
+  LaunchNextKernel();
+  WaitForPriorKernel();
+  const int64_t row = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
+  const float* x = args.x + row * args.size + column;
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) values[i] = i < count ? x[i * kVirtualLanes] : 0.0f;
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) sum = __fmaf_rn(values[i], values[i], sum);  // zeros behind the last change nothing
+#pragma unroll
+  for (int width = kVirtualLanes / 2; width >= 1; width /= 2) {
+    sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, width, kVirtualLanes));
+  }
+  if (lane == 0) sums[group] = sum;
+  __syncthreads();
+  const float scale = NormScale(sums, args.size, args.eps);
+  Half* out = args.out + static_cast<int64_t>(blockIdx.x) * args.size + column;
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    if (i >= count) continue;
+    const __half value = SaturateToHalf(NormValue(values[i], scale, weights[i]), args.saturations);
+    out[i * kVirtualLanes] = __half_as_ushort(value);
+  }
+}
+
 }  // namespace
 
 cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
   if (args.size % kVirtualLanes != 0 || args.size > kMaxSize) return cudaErrorInvalidValue;
-  return LaunchDependent(RmsNormKernel, args.num_rows, kThreads, 0, stream, args);
+  const bool is_short = NormGroups(args.size) <= kThreads / kVirtualLanes;
+  return LaunchDependent(is_short ? RmsNormShortKernel : RmsNormKernel, args.num_rows, kThreads, 0, stream, args);
 }
 
 }  // namespace ridge::kernels::cuda

@@ -189,13 +189,16 @@ __global__ void __launch_bounds__(kThreads)
   if (row + 1 == args.num_rows || args.rows[row + 1].slot != target.slot) args.last_tokens[target.slot] = token;
 }
 
-__global__ void __launch_bounds__(kThreads) TakeBestKernel(const uint64_t* best, const SampleRow* rows, int num_rows,
+__global__ void __launch_bounds__(kThreads) TakeBestKernel(uint64_t* best, const SampleRow* rows, int num_rows,
                                                            int32_t* last_tokens, int32_t* tokens) {
   WaitForPriorKernel();
   LaunchNextKernel();
   const int row = blockIdx.x * kThreads + threadIdx.x;
-  if (row >= num_rows || rows[row].slot < 0) return;
-  tokens[row] = CandidateId(best[row]);
+  if (row >= num_rows) return;
+  const uint64_t candidate = best[row];
+  best[row] = kNoCandidate;
+  if (rows[row].slot < 0) return;
+  tokens[row] = CandidateId(candidate);
   if (row + 1 == num_rows || rows[row + 1].slot != rows[row].slot) last_tokens[rows[row].slot] = tokens[row];
 }
 
@@ -246,7 +249,7 @@ cudaError_t LaunchSampling(const SamplingArgs& args, cudaStream_t stream) {
                          buffers);
 }
 
-cudaError_t LaunchTakeBest(const uint64_t* best, const SampleRow* rows, int32_t num_rows, int32_t* last_tokens,
+cudaError_t LaunchTakeBest(uint64_t* best, const SampleRow* rows, int32_t num_rows, int32_t* last_tokens,
                            int32_t* tokens, cudaStream_t stream) {
   return LaunchDependent(TakeBestKernel, dim3((num_rows + kThreads - 1) / kThreads), kThreads, 0, stream, best, rows,
                          num_rows, last_tokens, tokens);

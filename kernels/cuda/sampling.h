@@ -44,9 +44,9 @@ size_t SamplingWorkspaceBytes(int32_t max_rows, int32_t vocab);
 // Five kernels; rows that do not need one leave it at once.
 [[nodiscard]] cudaError_t LaunchSampling(const SamplingArgs& args, cudaStream_t stream);
 
-// Greedy rows whose best token the lm_head matmul found: `best[row]` is the largest PackCandidate
-// (sampling_keys.cuh) over the vocabulary.
-[[nodiscard]] cudaError_t LaunchTakeBest(const uint64_t* best, const SampleRow* rows, int32_t num_rows,
+// Greedy rows whose best token the lm_head matmul found: `best[row]` is the largest PackCandidate (sampling_row.cuh) over the
+// vocabulary, and 0 again afterwards.
+[[nodiscard]] cudaError_t LaunchTakeBest(uint64_t* best, const SampleRow* rows, int32_t num_rows,
                                          int32_t* last_tokens, int32_t* tokens, cudaStream_t stream);
 
 }  // namespace ridge::kernels::cuda

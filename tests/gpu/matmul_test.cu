@@ -1,4 +1,5 @@
 // Every matmul kernel gives the bits of one plain chain per chunk, whatever the number of rows and the cut of the work.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/packing.h"
+#include "kernels/cuda/sampling_row.cuh"
 #include "kernels/cuda/silu_mul.cuh"
 #include "kernels/half.h"
 #include "kernels/reference/ops.h"
@@ -75,7 +77,7 @@ std::vector<uint32_t> Bits(const std::vector<float>& values) {
 MatmulDevice Device() {
   DeviceInfo info;
   EXPECT_CUDA_OK(GetDeviceInfo(&info));
-  return {info.num_sms, HasWgmma()};
+  return {info.num_sms, static_cast<int32_t>(info.shared_bytes_per_block), HasWgmma()};
 }
 
 struct Sizes {
@@ -213,6 +215,26 @@ TEST_P(MatmulTest, SwiGluTakesBothHalvesOfATile) {
     }
   }
   EXPECT_EQ(saturations.Download()[0], 0u);
+}
+
+TEST_P(MatmulTest, ArgMaxIsThatOfThePlainRows) {
+  const auto [n, k] = GetParam();
+  for (int m : {1, 3, 8}) {
+    DeviceBuffer<uint64_t> best(std::vector<uint64_t>(static_cast<size_t>(m)));
+    MatmulArgs args{};
+    args.x = x_.data();
+    args.m = m;
+    args.output = MatmulOutput::kArgMax;
+    args.best = best.data();
+    Run(PlanMatmul(m, n, k, Device()), args, {});
+    const std::vector<uint64_t> result = best.Download();
+    for (int row = 0; row < m; ++row) {
+      const float* logits = &plain_[static_cast<size_t>(row) * n];
+      const int expected = static_cast<int>(std::max_element(logits, logits + n) - logits);
+      EXPECT_EQ(CandidateId(result[row]), expected) << "m " << m << ", row " << row;
+      EXPECT_EQ(CandidateValue(result[row]), logits[expected]);
+    }
+  }
 }
 
 // Against the plain matmul and the kernel that rotates and stores its rows.

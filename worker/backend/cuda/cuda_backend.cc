@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/hash.h"
+#include "kernels/cuda/matmul.h"
 #include "kernels/cuda/numerics_probe.h"
 #include "kernels/order.h"
 
@@ -164,26 +165,34 @@ absl::StatusOr<std::unique_ptr<CudaBackend::Step>> CudaBackend::NewStep() {
 
 absl::Status CudaBackend::CaptureGraphs(int32_t max_rows) {
   for (int32_t rows : GraphRows(max_rows)) {
-    StepLayout layout = StepLayout::Of(rows, rows);
-    layout.split_count = 1;  // the kernel reads how many there are
-    absl::Status status =
-        CudaStatus(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph capture");
+    absl::Status status = CaptureGraph(rows, false);
+    if (status.ok() && rows <= cuda::kMaxArgMaxRows) status = CaptureGraph(rows, true);
     if (!status.ok()) return status;
-    status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
-    cudaGraph_t graph = nullptr;
-    status.Update(CudaStatus(cudaStreamEndCapture(stream_.get(), &graph), "graph capture"));
-    Graph captured{rows, nullptr};
-    if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
-    if (graph != nullptr) cudaGraphDestroy(graph);
-    if (status.ok()) status = CudaStatus(cudaGraphUpload(captured.exec, stream_.get()), "graph upload");
-    if (!status.ok()) return status;
-    graphs_.push_back(captured);
   }
   return CudaStatus(cudaStreamSynchronize(stream_.get()), "graphs");
 }
 
-const CudaBackend::Graph* CudaBackend::GraphFor(int32_t rows) const {
-  const auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& g) { return g.rows >= rows; });
+absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy) {
+  StepLayout layout = StepLayout::Of(rows, rows, greedy);
+  layout.split_count = 1;  // the kernel reads how many there are
+  absl::Status status =
+      CudaStatus(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph capture");
+  if (!status.ok()) return status;
+  status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
+  cudaGraph_t graph = nullptr;
+  status.Update(CudaStatus(cudaStreamEndCapture(stream_.get(), &graph), "graph capture"));
+  Graph captured{rows, greedy, nullptr};
+  if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (status.ok()) status = CudaStatus(cudaGraphUpload(captured.exec, stream_.get()), "graph upload");
+  if (status.ok()) graphs_.push_back(captured);
+  return status;
+}
+
+const CudaBackend::Graph* CudaBackend::GraphFor(int32_t rows, bool greedy) const {
+  const bool wanted = greedy && rows <= cuda::kMaxArgMaxRows;
+  const auto graph = std::find_if(graphs_.begin(), graphs_.end(),
+                                  [&](const Graph& g) { return g.rows >= rows && g.greedy == wanted; });
   return graph == graphs_.end() ? nullptr : &*graph;
 }
 
@@ -208,7 +217,9 @@ StepTicket CudaBackend::Submit(const StepPlan& plan) {
 absl::Status CudaBackend::Enqueue(Step* step, bool return_logits) {
   step->num_rows = upload_->num_rows();
   step->num_outputs = upload_->num_outputs();
-  const Graph* graph = upload_->is_decode() && step->num_rows > 0 && !return_logits ? GraphFor(step->num_rows) : nullptr;
+  const bool replay = upload_->is_decode() && step->num_rows > 0 && !return_logits;
+  const Graph* graph = replay ? GraphFor(step->num_rows, upload_->is_greedy()) : nullptr;
+  step->greedy = upload_->is_greedy();
   const int32_t padded_rows = graph != nullptr ? graph->rows : step->num_rows;
   step->padded_outputs = graph != nullptr ? graph->rows : step->num_outputs;
   step->has_logits = return_logits && step->num_outputs > 0;
@@ -263,7 +274,7 @@ absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
   const int32_t* tokens = reinterpret_cast<const int32_t*>(step->results.as<char>() + 8);
   const float* logprobs = reinterpret_cast<const float*>(tokens + step->padded_outputs);
   result.outputs.resize(static_cast<size_t>(step->num_outputs));
-  for (size_t i = 0; i < result.outputs.size(); ++i) result.outputs[i] = {tokens[i], logprobs[i]};
+  for (size_t i = 0; i < result.outputs.size(); ++i) result.outputs[i] = {tokens[i], step->greedy ? 0.0f : logprobs[i]};
   if (step->has_logits) {
     const float* logits = step->logits.as<float>();
     result.logits.assign(logits, logits + int64_t{step->num_outputs} * config_.vocab_size);

@@ -58,10 +58,12 @@ class CudaBackend : public Backend {
     int32_t num_rows = 0;
     int32_t num_outputs = 0;
     int32_t padded_outputs = 0;
+    bool greedy = false;  // its log-probabilities were not written
     bool has_logits = false;
   };
   struct Graph {
     int32_t rows;
+    bool greedy;
     cudaGraphExec_t exec;
   };
 
@@ -71,7 +73,8 @@ class CudaBackend : public Backend {
   absl::Status SetNumericsId(const WeightSource& source);
   absl::Status CaptureGraphs(int32_t max_rows);
   absl::StatusOr<std::unique_ptr<Step>> NewStep();
-  const Graph* GraphFor(int32_t rows) const;
+  absl::Status CaptureGraph(int32_t rows, bool greedy);
+  const Graph* GraphFor(int32_t rows, bool greedy) const;
   absl::Status Enqueue(Step* step, bool return_logits);
 
   const ModelConfig config_;

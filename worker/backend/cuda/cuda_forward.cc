@@ -30,7 +30,7 @@ const T* At(const char* upload, int64_t offset) {
 CudaForward::CudaForward(const ModelConfig& config, const CudaWeights* weights, const cuda::DeviceInfo& device)
     : config_(config),
       weights_(*weights),
-      device_{device.num_sms, cuda::HasWgmma()},
+      device_{device.num_sms, static_cast<int32_t>(device.shared_bytes_per_block), cuda::HasWgmma()},
       logit_stride_((config.vocab_size + 3) / 4 * 4),
       attention_limits_{config.num_heads, config.num_kv_heads, config.head_dim, device.num_sms,
                         0,                kMaxPartials,        kMaxSharedTiles} {}
@@ -83,6 +83,7 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
       {&query_, rows * config_.q_size() * 2, "activations"},
       {&attention_, rows * config_.q_size() * 2, "activations"},
       {&gated_, rows * config_.mlp_size * 2, "activations"},
+      {&best_, cuda::kMaxArgMaxRows * 8, "arg max"},
       {&logits_, logit_rows * logit_stride_ * 4, "logits"},
       {&matmul_workspace_, workspace_bytes, "matmul workspace"},
       {&matmul_counters_, counter_bytes, "matmul workspace"},
@@ -123,7 +124,7 @@ int64_t CudaForward::bytes() const {
   int64_t total = 0;
   for (const DeviceMemory* memory :
        {&kv_pool_, &block_tables_, &slot_sampling_, &last_tokens_, &cosines_, &sines_, &results_, &residual_, &normed_,
-        &qkv_, &query_, &attention_, &gated_, &logits_, &matmul_workspace_, &matmul_counters_, &attention_partials_,
+        &qkv_, &query_, &attention_, &gated_, &best_, &logits_, &matmul_workspace_, &matmul_counters_, &attention_partials_,
         &attention_counters_, &sampling_workspace_}) {
     total += memory->bytes();
   }
@@ -241,8 +242,12 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
   float* logprobs = reinterpret_cast<float*>(tokens + layout.num_outputs);
   for (int32_t begin = 0; begin < layout.num_outputs; begin += kLogitRows) {
     const int32_t count = std::min(kLogitRows, layout.num_outputs - begin);
+    const cuda::SampleRow* rows = At<cuda::SampleRow>(upload, layout.sample_rows) + begin;
+    // The arg max is found where the logits come into being, by the kernel that can: they are not even written then.
+    const bool arg_max = layout.greedy && host_logits == nullptr && count <= cuda::kMaxArgMaxRows;
     cuda::MatmulArgs args{};
-    args.output = cuda::MatmulOutput::kStore;
+    args.output = arg_max ? cuda::MatmulOutput::kArgMax : cuda::MatmulOutput::kStore;
+    args.best = best_.as<uint64_t>();
     args.y = logits_.as<float>();
     args.y_stride = logit_stride_;
     if (layout.num_outputs == layout.num_rows && count == layout.num_rows) {
@@ -250,6 +255,11 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
     } else {
       Norm(weights_.final_norm(), At<int32_t>(upload, layout.output_rows) + begin, count, stream);
       Multiply("lm_head matmul", weights_.output(), normed_.as<Half>(), nullptr, count, args, stream);
+    }
+    if (arg_max) {
+      Check(cuda::LaunchTakeBest(best_.as<uint64_t>(), rows, count, last_tokens_.as<int32_t>(), tokens + begin, stream),
+            "arg max");
+      continue;
     }
     if (host_logits != nullptr) {
       const size_t width = static_cast<size_t>(config_.vocab_size) * 4;
@@ -263,7 +273,7 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
     sampling.row_stride = logit_stride_;
     sampling.num_rows = count;
     sampling.vocab = config_.vocab_size;
-    sampling.rows = At<cuda::SampleRow>(upload, layout.sample_rows) + begin;
+    sampling.rows = rows;
     sampling.slots = slot_sampling_.as<cuda::SlotSampling>();
     sampling.last_tokens = last_tokens_.as<int32_t>();
     sampling.tokens = tokens + begin;

@@ -73,7 +73,7 @@ class CudaForward {
   absl::Status status_;  // of the call in progress
 
   DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_, results_;
-  DeviceMemory residual_, normed_, qkv_, query_, attention_, gated_, logits_;
+  DeviceMemory residual_, normed_, qkv_, query_, attention_, gated_, best_, logits_;
   DeviceMemory matmul_workspace_, matmul_counters_, attention_partials_, attention_counters_, sampling_workspace_;
 };
 

@@ -11,11 +11,12 @@ void SlotMirror::Release(SlotId id) {
   at(id) = Slot();
 }
 
-void SlotMirror::Attach(SlotId id) {
+void SlotMirror::Attach(SlotId id, bool greedy) {
   RIDGE_CHECK(id >= 0 && static_cast<size_t>(id) < slots_.size());
   Slot& slot = slots_[static_cast<size_t>(id)];
   RIDGE_CHECK(!slot.attached);
   slot.attached = true;
+  slot.greedy = greedy;
 }
 
 int32_t SlotMirror::Append(SlotId id, BlockId block) {

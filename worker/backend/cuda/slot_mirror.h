@@ -15,13 +15,14 @@ class SlotMirror {
   struct Slot {
     bool attached = false;
     bool has_token = false;  // something was sampled
+    bool greedy = false;     // takes the arg max, and wants no log-probability
     int32_t num_blocks = 0;
   };
 
   SlotMirror(int32_t max_slots, int32_t num_blocks, int32_t max_slot_blocks);
 
   void Release(SlotId id);
-  void Attach(SlotId id);
+  void Attach(SlotId id, bool greedy);
   // The index in the slot's block table that the block takes.
   int32_t Append(SlotId id, BlockId block);
   // An attached slot.

@@ -51,10 +51,11 @@ kernels::cuda::SlotSampling ToSlotSampling(const SamplingParams& params) {
 
 }  // namespace
 
-StepLayout StepLayout::Of(int32_t num_rows, int32_t num_outputs) {
+StepLayout StepLayout::Of(int32_t num_rows, int32_t num_outputs, bool greedy) {
   StepLayout layout;
   layout.num_rows = num_rows;
   layout.num_outputs = num_outputs;
+  layout.greedy = greedy;
   layout.tokens = Take<int32_t>(num_rows, &layout.bytes);
   layout.positions = Take<int32_t>(num_rows, &layout.bytes);
   layout.slots = Take<int32_t>(num_rows, &layout.bytes);
@@ -79,7 +80,7 @@ StepUpload::StepUpload(const Limits& limits)
 }
 
 int64_t StepUpload::max_bytes() const {
-  int64_t bytes = StepLayout::Of(limits_.max_rows, limits_.max_rows).bytes;
+  int64_t bytes = StepLayout::Of(limits_.max_rows, limits_.max_rows, false).bytes;
   const int32_t runs = std::min(limits_.max_slots, limits_.max_rows);
   Take<AttentionItem>(AttentionPlan::MaxSplitItems(limits_.attention, runs, limits_.max_rows), &bytes);
   Take<AttentionItem>(AttentionPlan::MaxPrefillItems(limits_.attention, runs, limits_.max_rows), &bytes);
@@ -93,7 +94,7 @@ void StepUpload::Build(const StepPlan& plan) {
   sample_rows_.clear();
   runs_.clear();
   ++step_;
-  is_decode_ = true;
+  is_decode_ = is_greedy_ = true;
   ApplyChanges(plan);
   for (const Segment& segment : plan.segments) AddSegment(plan, segment);
   attention_.Build(runs_);
@@ -105,7 +106,7 @@ void StepUpload::ApplyChanges(const StepPlan& plan) {
   block_changes_.clear();
   for (SlotId id : plan.releases) mirror_.Release(id);
   for (const SlotAttach& attach : plan.attaches) {
-    mirror_.Attach(attach.slot);
+    mirror_.Attach(attach.slot, attach.sampling.temperature == 0.0f && !attach.sampling.logprobs);
     sampling_changes_.push_back({ToSlotSampling(attach.sampling), attach.slot});
   }
   for (const BlockAppend& append : plan.appends) {
@@ -143,14 +144,17 @@ void StepUpload::AddSegment(const StepPlan& plan, const Segment& segment) {
     sample_rows_.push_back({segment.slot, segment.first_position + i + 1});
     output_rows_.push_back(first_row + i);
   }
-  if (segment.num_outputs > 0) slot.has_token = true;
+  if (segment.num_outputs > 0) {
+    slot.has_token = true;
+    is_greedy_ = is_greedy_ && slot.greedy;
+  }
   runs_.push_back({first_row, segment.num_rows, segment.first_position, segment.slot});
   is_decode_ = is_decode_ && segment.num_rows == 1 && segment.num_outputs == 1;
 }
 
 StepLayout StepUpload::Write(int32_t padded_rows, int32_t padded_outputs, char* to) const {
   RIDGE_CHECK(padded_rows >= num_rows() && padded_outputs >= num_outputs());
-  StepLayout layout = StepLayout::Of(padded_rows, padded_outputs);
+  StepLayout layout = StepLayout::Of(padded_rows, padded_outputs, is_greedy_);
   layout.split_count = static_cast<int32_t>(attention_.split_items().size());
   layout.prefill_count = static_cast<int32_t>(attention_.prefill_items().size());
   layout.sampling_change_count = static_cast<int32_t>(sampling_changes_.size());

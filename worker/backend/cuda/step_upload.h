@@ -19,6 +19,7 @@ namespace ridge::worker {
 struct StepLayout {
   int32_t num_rows = 0;     // with padding
   int32_t num_outputs = 0;  // with padding
+  bool greedy = false;      // all outputs are arg maxima without log-probabilities
   int64_t tokens = 0;       // int32_t [num_rows]; -1 - s: the last token of slot s
   int64_t positions = 0;    // int32_t [num_rows]
   int64_t slots = 0;        // int32_t [num_rows]; -1: padding
@@ -37,7 +38,7 @@ struct StepLayout {
   int64_t bytes = 0;  // of all
 
   // The parts that do not move.
-  static StepLayout Of(int32_t num_rows, int32_t num_outputs);
+  static StepLayout Of(int32_t num_rows, int32_t num_outputs, bool greedy);
 };
 
 class StepUpload {
@@ -58,6 +59,8 @@ class StepUpload {
 
   // Whether the step is one row a sequence with one output each: what graphs are captured for.
   bool is_decode() const { return is_decode_; }
+  // Whether all outputs are arg maxima without log-probabilities.
+  bool is_greedy() const { return is_greedy_; }
   int32_t num_rows() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t num_outputs() const { return static_cast<int32_t>(sample_rows_.size()); }
 
@@ -76,6 +79,7 @@ class StepUpload {
   kernels::cuda::AttentionPlan attention_;
 
   bool is_decode_ = false;
+  bool is_greedy_ = false;
   std::vector<int32_t> tokens_, positions_, slots_, output_rows_;
   std::vector<kernels::cuda::SampleRow> sample_rows_;
   std::vector<kernels::cuda::SamplingChange> sampling_changes_;

@@ -6,8 +6,8 @@
 namespace ridge::kernels::cuda {
 namespace {
 
-constexpr MatmulDevice kH200 = {132, true};
-constexpr MatmulDevice kA10 = {72, false};
+constexpr MatmulDevice kH200 = {132, 227 << 10, true};
+constexpr MatmulDevice kA10 = {72, 99 << 10, false};
 
 TEST(MatmulPlan, FewRowsGoToTheDecodeKernelWithAWarpATileAndChunk) {
   EXPECT_EQ(PlanMatmul(1, 2048, 1536, kH200).ToString(), "decode rows=16 tokens=8 blocks=128");
@@ -16,7 +16,7 @@ TEST(MatmulPlan, FewRowsGoToTheDecodeKernelWithAWarpATileAndChunk) {
 }
 
 TEST(MatmulPlan, ChunksAreSplitOnlyWhereBlocksWouldLeaveMultiprocessorsIdle) {
-  for (int32_t m : {17, 64, 128, 4096}) {
+  for (int32_t m : {33, 64, 128, 4096}) {
     for (const MatmulDevice& device : {kH200, kA10}) {
       const MatmulPlan plan = PlanMatmul(m, 2048, 1536, device);
       const int32_t tiles = (m + plan.token_tile - 1) / plan.token_tile * (2048 / plan.row_tile);

@@ -109,7 +109,7 @@ TEST_F(StepUploadTest, PartsOfADecodeStepDoNotMoveWithWhatStandsInThem) {
   StepPlan plan;
   plan.segments = {{5, 1, 1, true, 0, 1}};
   upload_.Build(plan);
-  const StepLayout layout = upload_.Write(4, 4, bytes_.data()), captured = StepLayout::Of(4, 4);
+  const StepLayout layout = upload_.Write(4, 4, bytes_.data()), captured = StepLayout::Of(4, 4, false);
   EXPECT_EQ(layout.tokens, captured.tokens);
   EXPECT_EQ(layout.positions, captured.positions);
   EXPECT_EQ(layout.slots, captured.slots);
@@ -117,6 +117,19 @@ TEST_F(StepUploadTest, PartsOfADecodeStepDoNotMoveWithWhatStandsInThem) {
   EXPECT_EQ(layout.output_rows, captured.output_rows);
   EXPECT_EQ(layout.num_split_items, captured.num_split_items);
   EXPECT_EQ(layout.split_items, captured.split_items);
+}
+
+TEST_F(StepUploadTest, AStepIsGreedyWhereEveryOutputIsAnArgMaxWithoutLogprob) {
+  StepPlan plan = MixedPlan();
+  plan.attaches[0].sampling.temperature = 0.0f;
+  plan.attaches[1].sampling = {.temperature = 0.0f};
+  upload_.Build(plan);
+  EXPECT_TRUE(upload_.is_greedy());
+  plan = StepPlan();
+  plan.releases = {3, 5};
+  upload_.Build(plan);
+  upload_.Build(MixedPlan());
+  EXPECT_FALSE(upload_.is_greedy());
 }
 
 TEST_F(StepUploadTest, AReleasedSlotStartsWithAnEmptyBlockTable) {
