@@ -12,7 +12,6 @@
 // Reference: reference::Attention, whose dot products add in another order (1 fp16 ulp).
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_tile.cuh"
-#include "kernels/cuda/launch.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
@@ -453,8 +452,6 @@ __global__ void __launch_bounds__(kThreads, Shape<kDim>::kBlocksPerSm)
   using S = Shape<kDim>;
   extern __shared__ __align__(128) uint8_t rings[];
   __shared__ BlockShared shared;
-  LaunchNextKernel();
-  WaitForPriorKernel();
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
   const int num_work = *work.num_items * args.num_kv_heads;
   Ring<kDim> ring(args, work.items, num_work, SharedAddress(rings) + warp * S::kStages * S::kUnitBytes, warp,
@@ -474,7 +471,8 @@ cudaError_t Launch(const AttentionArgs& args, const AttentionWork& work, int32_t
   const cudaError_t error =
       cudaFuncSetAttribute(AttentionSplitKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return LaunchDependent(AttentionSplitKernel<kDim>, dim3(num_blocks), kThreads, kBytes, stream, args, work);
+  AttentionSplitKernel<kDim><<<num_blocks, kThreads, kBytes, stream>>>(args, work);
+  return cudaGetLastError();
 }
 
 }  // namespace
