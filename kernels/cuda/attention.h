@@ -36,6 +36,7 @@ struct AttentionItem {
   int32_t first_position;  // of the run's row 0
   int32_t first_virtual;   // the tile's virtual rows
   int32_t num_virtual;
+  int32_t num_keys;     // that the tile's last row sees
   int32_t table_row;    // row of block_tables (the slot)
   int32_t chunk_begin;  // keys [chunk_begin, chunk_end) * kAttentionChunk
   int32_t chunk_end;
@@ -79,6 +80,8 @@ size_t AttentionCounterBytes(int32_t max_shared_tiles, int32_t num_kv_heads);
 // `num_blocks`, and what the plan shares the work among.
 [[nodiscard]] cudaError_t AttentionSplitBlocks(int32_t head_dim, int32_t num_sms, int32_t* num_blocks);
 
+// As a dependent launch it reads items, block tables and keys of earlier steps while the kernel before it may still run:
+// that one writes none of them, and itself waited for all kernels before it (LaunchRopeKv's does).
 [[nodiscard]] cudaError_t LaunchAttentionSplit(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);
 

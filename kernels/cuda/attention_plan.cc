@@ -11,6 +11,11 @@ namespace {
 constexpr double kSplitChunkUs = 2.0;    // AttentionSplit, 16 virtual rows, all blocks of an SM busy
 constexpr double kPrefillChunkUs = 4.0;  // AttentionPrefill, 128 virtual rows
 
+// Sharing costs about this much: a block may have so much more than its part before tiles are shared.
+constexpr double kBalanced = 1.1;
+// Of a shared plan, so that blocks end together without an item for every chunk of a long context.
+constexpr int64_t kItemsPerBlock = 16;
+
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
@@ -22,22 +27,35 @@ int32_t Chunks(int64_t keys) {
 }  // namespace
 
 void AttentionPlan::Build(const std::vector<AttentionRun>& runs) {
+  // Unshared tiles need no partials: they stay so where that balances.
+  BuildShared(runs, INT32_MAX);
+  int64_t chunks = 0;
+  loads_.assign(static_cast<size_t>(limits_.split_blocks), 0);
+  size_t block = 0;
+  for (const AttentionItem& item : split_) {
+    for (int32_t head = 0; head < limits_.num_kv_heads; ++head) {
+      loads_[block] += item.chunk_end;
+      chunks += item.chunk_end;
+      block = block + 1 == loads_.size() ? 0 : block + 1;
+    }
+  }
+  const int64_t longest = *std::max_element(loads_.begin(), loads_.end());
+  const int64_t ideal = CeilDiv(chunks, limits_.split_blocks);
+  if (static_cast<double>(longest) <= kBalanced * static_cast<double>(ideal)) return;
+  BuildShared(runs, static_cast<int32_t>(std::max<int64_t>(1, chunks / limits_.split_blocks / kItemsPerBlock)));
+}
+
+void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t chunks_per_item) {
   split_.clear();
   prefill_.clear();
   partials_ = 0;
   shared_tiles_ = 0;
-  int64_t split_chunks = 0;  // tiles times chunks of AttentionSplit
   for (const AttentionRun& run : runs) {
     if (PrefersPrefill(run)) {
       AddPrefill(run);
     } else {
-      split_chunks += SplitTiles(run) * Chunks(run.first_position + run.num_rows);
+      AddSplit(run, chunks_per_item);
     }
-  }
-  // As many chunks an item as give every block one item.
-  const int64_t per_item = std::max<int64_t>(1, CeilDiv(split_chunks * limits_.num_kv_heads, limits_.split_blocks));
-  for (const AttentionRun& run : runs) {
-    if (!PrefersPrefill(run)) AddSplit(run, static_cast<int32_t>(std::min<int64_t>(per_item, INT32_MAX)));
   }
   // The longest first: what comes last should be short.
   std::stable_sort(prefill_.begin(), prefill_.end(), [](const AttentionItem& a, const AttentionItem& b) {
@@ -69,7 +87,8 @@ AttentionItem AttentionPlan::MakeItem(const AttentionRun& run, int32_t first_vir
   item.first_virtual = first_virtual;
   item.num_virtual = std::min(tile_rows, run.num_rows * Group() - first_virtual);
   item.table_row = run.slot;
-  item.chunk_end = Chunks(run.first_position + (first_virtual + item.num_virtual - 1) / Group() + 1);
+  item.num_keys = run.first_position + (first_virtual + item.num_virtual - 1) / Group() + 1;
+  item.chunk_end = Chunks(item.num_keys);
   item.num_partials = 1;
   item.num_items = 1;
   return item;

@@ -34,6 +34,8 @@ class AttentionPlan {
   explicit AttentionPlan(const AttentionPlanLimits& limits) : limits_(limits) {}
 
   void Build(const std::vector<AttentionRun>& runs);
+  // With items of so many chunks, whether that is wise or not.
+  void BuildShared(const std::vector<AttentionRun>& runs, int32_t chunks_per_item);
 
   // For LaunchAttentionSplit and LaunchAttentionPrefill; either may be empty.
   const std::vector<AttentionItem>& split_items() const { return split_; }
@@ -58,6 +60,7 @@ class AttentionPlan {
   int32_t shared_tiles_ = 0;
   std::vector<AttentionItem> split_;
   std::vector<AttentionItem> prefill_;
+  std::vector<int64_t> loads_;  // chunks of each block
 };
 
 }  // namespace ridge::kernels::cuda

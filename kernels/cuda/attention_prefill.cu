@@ -8,6 +8,7 @@
 // query head, half of them saved by the causal mask. Reference: reference::Attention (1 fp16 ulp).
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
@@ -22,7 +23,7 @@ static_assert(kWarpRows == 16);
 
 template <int kDim>
 struct Shape {
-  static constexpr int kPieces = kDim / kPieceHalves;
+  static constexpr unsigned kPieces = kDim / kPieceHalves;
   static constexpr int kTileBytes = kTile * kDim * 2;  // of K, and of V
   static constexpr int kSteps = kDim / 16;
   static constexpr int kQueryBytes = kAttentionPrefillRows * kDim * 2;
@@ -39,10 +40,10 @@ __device__ void IssueTile(const AttentionArgs& args, const int32_t* table, int64
   const Half* keys = args.kv.pool + args.kv.key_offset + head_offset;
   const Half* values = args.kv.pool + args.kv.value_offset + head_offset;
 #pragma unroll 1
-  for (int turn = 0; turn < kTile * S::kPieces / kThreads; ++turn) {
-    const int i = turn * kThreads + threadIdx.x;
-    const int key = i / S::kPieces, piece = i % S::kPieces;
-    const int page = tile * (kTile / kKvBlockTokens) + key / kKvBlockTokens;
+  for (unsigned turn = 0; turn < kTile * S::kPieces / kThreads; ++turn) {
+    const unsigned i = turn * kThreads + threadIdx.x;
+    const unsigned key = i / S::kPieces, piece = i % S::kPieces;
+    const int page = tile * (kTile / kKvBlockTokens) + static_cast<int>(key / kKvBlockTokens);
     const bool valid = page < num_pages;
     const int64_t from = (valid ? table[page] : 0) * args.kv.block_stride +
                          (key % kKvBlockTokens * S::kPieces + piece) * kPieceHalves;
@@ -62,7 +63,7 @@ struct WarpState {
 // One tile of keys for a warp's 16 rows. `queries`: this lane's operand of each step, kWarpThreads apart.
 template <int kDim>
 __device__ void AttendTile(uint32_t shared, const FragmentA* queries, int first_key, bool mask,
-                           const int (&positions)[2], float c, int lane, WarpState<kDim>* state) {
+                           const int (&positions)[2], float c, unsigned lane, WarpState<kDim>* state) {
   using S = Shape<kDim>;
   // Keeps the compiler from holding the offsets of all loads in registers from tile to tile.
   asm volatile("" : "+r"(lane));
@@ -72,13 +73,11 @@ __device__ void AttendTile(uint32_t shared, const FragmentA* queries, int first_
 #pragma unroll 2
   for (int step = 0; step < S::kSteps; ++step) {
     const FragmentA q = queries[step * kWarpThreads];
+    FragmentB keys[kTile / 16][2];
 #pragma unroll
-    for (int i = 0; i < kTile / 16; ++i) {
-      FragmentB keys[2];
-      LoadKeys<S::kPieces>(keys, shared, 16 * i, step, lane);
-      Mma(scores[2 * i], q, keys[0]);
-      Mma(scores[2 * i + 1], q, keys[1]);
-    }
+    for (int i = 0; i < kTile / 16; ++i) LoadKeys<S::kPieces>(keys[i], shared, 16 * i, step, lane);
+#pragma unroll
+    for (int i = 0; i < kTile / 8; ++i) Mma(scores[i], q, keys[i / 2][i % 2]);
   }
   if (mask) {
 #pragma unroll
@@ -97,11 +96,12 @@ __device__ void AttendTile(uint32_t shared, const FragmentA* queries, int first_
   for (int s = 0; s < kTile / 16; ++s) {
     const FragmentA p = ProbabilityFragment(scores[2 * s], scores[2 * s + 1], max, c);
 #pragma unroll
-    for (int pair = 0; pair < S::kOutTiles / 2; ++pair) {
-      FragmentB values[2];
-      LoadValues<S::kPieces>(values, shared + S::kTileBytes, 16 * s, pair, lane);
-      Mma(state->chunk.out[2 * pair], p, values[0]);
-      Mma(state->chunk.out[2 * pair + 1], p, values[1]);
+    for (int pair = 0; pair < S::kOutTiles / 2; pair += 2) {
+      FragmentB values[2][2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) LoadValues<S::kPieces>(values[i], shared + S::kTileBytes, 16 * s, pair + i, lane);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) Mma(state->chunk.out[2 * pair + i], p, values[i / 2][i % 2]);
     }
     Mma(state->chunk.sum, p, Ones());
   }
@@ -113,12 +113,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   using S = Shape<kDim>;
   extern __shared__ __align__(128) uint8_t tiles[];
   const uint32_t shared = SharedAddress(tiles);
-  const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
+  const int warp = threadIdx.x / kWarpThreads;
+  const unsigned lane = threadIdx.x % kWarpThreads;
+  WaitForPriorKernel();
+  LaunchNextKernel();
   const AttentionItem item = items[blockIdx.x / args.num_kv_heads];
   const int kv_head = blockIdx.x % args.num_kv_heads;
   const int32_t* table = args.block_tables + static_cast<int64_t>(item.table_row) * args.table_stride;
   const int64_t head_offset = static_cast<int64_t>(kv_head) * kKvBlockTokens * kDim;
-  const int num_keys = NumKeys(args, item);
+  const int num_keys = item.num_keys;
   const int num_pages = (num_keys + kKvBlockTokens - 1) / kKvBlockTokens;
   const int num_tiles = (num_keys + kTile - 1) / kTile;
   const float c = ScoreScale(kDim);
@@ -169,9 +172,8 @@ cudaError_t Launch(const AttentionArgs& args, const AttentionItem* items, int32_
   const cudaError_t error =
       cudaFuncSetAttribute(AttentionPrefillKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  AttentionPrefillKernel<kDim>
-      <<<num_items * args.num_kv_heads, kThreads, kBytes, stream>>>(args, items);
-  return cudaGetLastError();
+  return LaunchDependent(AttentionPrefillKernel<kDim>, dim3(num_items * args.num_kv_heads), kThreads, kBytes, stream,
+                         args, items);
 }
 
 }  // namespace

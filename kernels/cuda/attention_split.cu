@@ -6,12 +6,13 @@
 // columns w d / 4 .. of O over all keys of the chunk, in ascending order. Each warp streams what it alone reads
 // (its keys' K, its columns' V) through a ring of its own, which runs ahead into the next chunks and items, so
 // that a chunk costs two barriers and waits for no other warp's loads.
-// Shared memory: 4 rings of kStages units of 32 d bytes, P (8 KiB), maxima: 74 KiB for d = 128.
+// Shared memory: 4 rings of kStages units of 32 d bytes, Q, P (8 KiB), maxima: 93 KiB for d = 128.
 // Alignment: q, out 4 bytes, pool 16 bytes. Bytes: K and V of the items' keys once each KV head; shared tiles
 // also write and read 64 d a chunk and row. FLOPs: 4 d a key, row and query head, on tiles padded to 16 rows.
 // Reference: reference::Attention, whose dot products add in another order (1 fp16 ulp).
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
@@ -28,6 +29,7 @@ constexpr int kUnitKeys = 16;  // of a K unit: one KV block
 constexpr int kKeyUnits = kWarpKeys / kUnitKeys;
 constexpr int kValueUnits = kTiles;  // a V unit has the keys of a tile
 constexpr int kUnits = kKeyUnits + kValueUnits;
+constexpr int kTilePages = kTile / kKvBlockTokens;
 constexpr int kChunkPages = kChunk / kKvBlockTokens;
 static_assert(kUnitKeys == kKvBlockTokens && kKeyUnits % 2 == 0 && kChunkPages <= kWarpThreads);
 
@@ -38,16 +40,18 @@ struct Shape {
   static constexpr int kSteps = kDim / 16;            // of the chains over head_dim
   static constexpr int kWarpColumns = kDim / kWarps;  // of O
   static constexpr int kOutTiles = kWarpColumns / 8;
-  static constexpr int kKeyPieces = kDim / kPieceHalves;
-  static constexpr int kValuePieces = kWarpColumns / kPieceHalves;
+  static constexpr unsigned kKeyPieces = kDim / kPieceHalves;
+  static constexpr unsigned kValuePieces = kWarpColumns / kPieceHalves;
   static constexpr int kUnitBytes = 2 * kUnitKeys * kDim;
   static_assert(2 * kTile * kWarpColumns == kUnitBytes);
-  static constexpr int kStages = kDim == 64 ? 8 : kDim == 128 ? 4 : 2;
-  static constexpr int kBlocksPerSm = kDim == 256 ? 2 : 3;
+  static constexpr unsigned kCopies = kUnitBytes / kPieceBytes / kWarpThreads;  // a lane and unit
+  static constexpr int kStages = kDim == 64 ? 8 : kDim == 128 ? 5 : 2;
   static constexpr int kSharedBytes = kWarps * kStages * kUnitBytes;
 };
 
+template <int kDim>
 struct BlockShared {
+  FragmentA queries[Shape<kDim>::kSteps][kWarpThreads];
   FragmentA probabilities[kChunk / 16][kWarpThreads];
   float maxima[kWarps][kRows];
   int last_item;
@@ -60,6 +64,7 @@ struct ChunkSource {
   int chunk;
   int chunk_end;  // of the item
   int num_pages;
+  int first_position;  // of the run: keys before it were written by earlier steps
 };
 
 // Walks the chunks of the block's items in order.
@@ -71,10 +76,12 @@ class ChunkWalk {
   __device__ bool Done() const { return work_ >= num_work_; }
 
   __device__ ChunkSource FirstChunk() const {
-    const AttentionItem& item = items_[work_ / args_.num_kv_heads];
+    const unsigned kv_heads = args_.num_kv_heads;
+    const AttentionItem& item = items_[static_cast<unsigned>(work_) / kv_heads];
     return {args_.block_tables + static_cast<int64_t>(item.table_row) * args_.table_stride,
-            static_cast<int64_t>(work_ % args_.num_kv_heads) * kKvBlockTokens * args_.head_dim,
-            item.chunk_begin, item.chunk_end, (NumKeys(args_, item) + kKvBlockTokens - 1) / kKvBlockTokens};
+            static_cast<int64_t>(static_cast<unsigned>(work_) % kv_heads) * kKvBlockTokens * args_.head_dim,
+            item.chunk_begin, item.chunk_end, (item.num_keys + kKvBlockTokens - 1) / kKvBlockTokens,
+            item.first_position};
   }
 
   // False after the last chunk of all.
@@ -100,7 +107,7 @@ class Ring {
 
  public:
   __device__ Ring(const AttentionArgs& args, const AttentionItem* items, int num_work, uint32_t shared,
-                  int warp, int lane)
+                  unsigned warp, unsigned lane)
       : args_(args), walk_(args, items, num_work), shared_(shared), warp_(warp), lane_(lane) {
     more_ = !walk_.Done();
     if (more_) {
@@ -108,6 +115,15 @@ class Ring {
       page_ = LoadPage(current_);
       PrepareNext();
     }
+  }
+
+  // Whether the first units hold nothing that this step writes.
+  __device__ bool StartsWithOldKeys() const {
+    return more_ && (current_.chunk + 1) * kChunk <= current_.first_position && S::kStages <= kUnits;
+  }
+
+  __device__ void Fill() {
+#pragma unroll 1
     for (int i = 0; i < S::kStages; ++i) Issue();
   }
 
@@ -121,26 +137,24 @@ class Ring {
 
   // The shared address of the unit that is `ahead` units from the next one.
   __device__ uint32_t Unit(int ahead) const {
-    int stage = read_ + ahead;
-    if (stage >= S::kStages) stage -= S::kStages;
-    return shared_ + stage * S::kUnitBytes;
+    return shared_ + Wrapped(read_ + ahead) * S::kUnitBytes;
   }
 
   // Gives the next kCount units' room to the units that follow.
   template <int kCount>
   __device__ void Release() {
     __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      Issue();
-      if (++read_ == S::kStages) read_ = 0;
-    }
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i) Issue();
+    read_ = Wrapped(read_ + kCount);
   }
 
  private:
+  static __device__ int Wrapped(int stage) { return stage < S::kStages ? stage : stage - S::kStages; }
+
   // Lane i holds the block of page i of the chunk; 0 (never read) beyond the last page.
   __device__ int32_t LoadPage(const ChunkSource& source) const {
-    const int page = source.chunk * kChunkPages + lane_;
+    const int page = source.chunk * kChunkPages + static_cast<int>(lane_);
     return lane_ < kChunkPages && page < source.num_pages ? source.table[page] : 0;
   }
 
@@ -168,46 +182,49 @@ class Ring {
         if (more_) PrepareNext();
       }
     }
-    if (++write_ == S::kStages) write_ = 0;
+    write_ = Wrapped(write_ + 1);
     CommitCopies();
   }
 
-  __device__ const Half* PageStart(int page_in_chunk, int64_t offset) const {
-    const int64_t block = __shfl_sync(0xFFFFFFFFu, page_, page_in_chunk);
-    return args_.kv.pool + block * args_.kv.block_stride + current_.head_offset + offset;
+  __device__ const Half* PageStart(unsigned page_in_chunk, int64_t offset) const {
+    const int64_t block = __shfl_sync(0xFFFFFFFFu, page_, static_cast<int>(page_in_chunk));
+    return args_.kv.pool + block * args_.kv.block_stride + (current_.head_offset + offset);
   }
 
+  __device__ unsigned RowHalves() const { return S::kExact ? kDim : static_cast<unsigned>(args_.head_dim); }
+
   __device__ void IssueKeys(uint32_t to) {
-    const int page = warp_ * kKeyUnits + unit_;
+    const unsigned page = warp_ * kKeyUnits + static_cast<unsigned>(unit_);
+    if (current_.chunk * kChunkPages + static_cast<int>(page) >= current_.num_pages) return;  // masked, whatever
     const Half* from = PageStart(page, args_.kv.key_offset);
-    if (current_.chunk * kChunkPages + page >= current_.num_pages) return;  // masked, whatever is there
-    const int pieces = S::kExact ? S::kKeyPieces : args_.head_dim / kPieceHalves;
 #pragma unroll
-    for (int turn = 0; turn < kUnitKeys * S::kKeyPieces / kWarpThreads; ++turn) {
-      const int i = turn * kWarpThreads + lane_;
-      const int key = i / S::kKeyPieces, piece = i % S::kKeyPieces;
-      if (!S::kExact && piece >= pieces) continue;
-      CopyAsync16(to + SwizzledOffset<S::kKeyPieces>(key, piece),
-                  from + (key * pieces + piece) * kPieceHalves);
+    for (unsigned turn = 0; turn < S::kCopies; ++turn) {
+      const unsigned i = turn * kWarpThreads + lane_;
+      const unsigned key = i / S::kKeyPieces, piece = i % S::kKeyPieces;
+      if (!S::kExact && piece * kPieceHalves >= RowHalves()) continue;
+      CopyAsync16(to + SwizzledOffset<S::kKeyPieces>(key, piece), from + (key * RowHalves() + piece * kPieceHalves));
     }
   }
 
   // Keys beyond the last page become zeros: their P is 0, and 0 times what the ring held might not be.
   __device__ void IssueValues(uint32_t to) {
-    const int first_page = (unit_ - kKeyUnits) * (kTile / kKvBlockTokens);
-    if (current_.chunk * kChunkPages + first_page >= current_.num_pages) return;  // the tile is left out
-    const int first_piece = warp_ * S::kValuePieces;
-    const int pieces = S::kExact ? S::kKeyPieces : args_.head_dim / kPieceHalves;
+    const unsigned first_page = static_cast<unsigned>(unit_ - kKeyUnits) * kTilePages;
+    const int pages = current_.num_pages - current_.chunk * kChunkPages - static_cast<int>(first_page);
+    if (pages <= 0) return;  // the tile is left out
+    constexpr unsigned kPageCopies = S::kCopies / kTilePages;  // a lane and page
 #pragma unroll
-    for (int turn = 0; turn < kTile * S::kValuePieces / kWarpThreads; ++turn) {
-      const int i = turn * kWarpThreads + lane_;
-      const int key = i / S::kValuePieces, piece = i % S::kValuePieces;
-      const int page = first_page + key / kKvBlockTokens;
-      const Half* from = PageStart(page, args_.kv.value_offset);
-      const bool valid = current_.chunk * kChunkPages + page < current_.num_pages;
-      if (!S::kExact && first_piece + piece >= pieces) continue;
-      from += (key % kKvBlockTokens * pieces + first_piece + piece) * kPieceHalves;
-      CopyAsync16(to + SwizzledOffset<S::kValuePieces>(key, piece), from, valid);
+    for (unsigned page = 0; page < kTilePages; ++page) {
+      const Half* from = PageStart(first_page + page, args_.kv.value_offset);
+      const bool valid = static_cast<int>(page) < pages;
+#pragma unroll
+      for (unsigned turn = 0; turn < kPageCopies; ++turn) {
+        const unsigned i = turn * kWarpThreads + lane_;  // in the page
+        const unsigned key = i / S::kValuePieces, piece = i % S::kValuePieces;
+        const unsigned column = (warp_ * S::kValuePieces + piece) * kPieceHalves;
+        if (!S::kExact && column >= RowHalves()) continue;
+        CopyAsync16(to + SwizzledOffset<S::kValuePieces>(page * kKvBlockTokens + key, piece),
+                    from + (key * RowHalves() + column), valid);
+      }
     }
   }
 
@@ -217,7 +234,7 @@ class Ring {
   int32_t page_ = 0, next_page_ = 0;
   bool more_, has_next_ = false;
   const uint32_t shared_;
-  const int warp_, lane_;
+  const unsigned warp_, lane_;
   int unit_ = 0;   // of the current chunk, to be issued next
   int write_ = 0;  // its stage
   int read_ = 0;
@@ -229,32 +246,45 @@ class SplitTile {
   using S = Shape<kDim>;
 
  public:
-  __device__ SplitTile(const AttentionArgs& args, const AttentionItem& item, int kv_head, BlockShared* shared,
-                       Ring<kDim>* ring, int warp, int lane)
-      : args_(args), item_(item), kv_head_(kv_head), shared_(*shared), ring_(*ring), warp_(warp), lane_(lane),
-        c_(ScoreScale(args.head_dim)), num_keys_(NumKeys(args, item)),
-        rows_(MakeLaneRows(args, item, item.first_virtual, kv_head, lane)) {
-#pragma unroll
-    for (int step = 0; step < S::kSteps; ++step) q_[step] = LoadQuery(args, rows_, step, lane);
+  __device__ SplitTile(const AttentionArgs& args, const AttentionItem& item, int kv_head, BlockShared<kDim>* shared,
+                       Ring<kDim>* ring, unsigned warp, unsigned lane)
+      : args_(args),
+        item_(item),
+        kv_head_(kv_head),
+        shared_(*shared),
+        ring_(*ring),
+        warp_(static_cast<int>(warp)),
+        lane_(lane),
+        c_(ScoreScale(args.head_dim)),
+        num_keys_(item.num_keys) {
+    const LaneRows rows = MakeLaneRows(args, item, item.first_virtual, kv_head, lane);
+    positions_[0] = rows.position[0];
+    positions_[1] = rows.position[1];
+    // Nobody reads the last item's queries any more: its last scores lie two barriers back.
+    for (int step = warp_; step < S::kSteps; step += kWarps)
+      shared_.queries[step][lane_] = LoadQuery(args, rows, step, lane_);
+    __syncthreads();
   }
 
   __device__ void Run() {
     SoftmaxState<S::kOutTiles> folded;
-    for (int chunk = item_.chunk_begin; chunk < item_.chunk_end; ++chunk) {
+    const int chunk_begin = item_.chunk_begin, chunk_end = item_.chunk_end;
+#pragma unroll 1
+    for (int chunk = chunk_begin; chunk < chunk_end; ++chunk) {
       ChunkState<S::kOutTiles> state;
       RunChunk(chunk * kChunk, &state);
-      if (item_.chunk_begin == 0) {
+      if (chunk_begin == 0) {
         Fold(state, chunk == 0, c_, &folded);
       } else {
-        StorePartial(item_.first_partial + chunk - item_.chunk_begin, state.max, state.sum.x[0], state.sum.x[2],
-                     state.out);
+        StorePartial(item_.first_partial + chunk - chunk_begin, state.max, state.sum.x[0], state.sum.x[2], state.out);
       }
     }
     if (item_.num_partials == 1) {
-      StoreOutput(args_, rows_, folded, warp_ * S::kWarpColumns, lane_);
+      StoreOutput(args_, MakeLaneRows(args_, item_, item_.first_virtual, kv_head_, lane_), folded,
+                  warp_ * S::kWarpColumns, lane_);
       return;
     }
-    if (item_.chunk_begin == 0)
+    if (chunk_begin == 0)
       StorePartial(item_.tile_partial, folded.max, folded.sum[0], folded.sum[1], folded.out);
     if (IsLastItem()) MergePartials();
   }
@@ -265,39 +295,35 @@ class SplitTile {
     FragmentC scores[kWarpKeys / 8];
     ComputeScores(first_key + warp_ * kWarpKeys, scores);
     __syncthreads();  // the maxima are there
-    float max[kTiles][2];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        max[tile][row] = tile == 0 ? -INFINITY : max[tile - 1][row];
-#pragma unroll
-        for (int warp = tile * kWarpsPerTile; warp < (tile + 1) * kWarpsPerTile; ++warp)
-          max[tile][row] = fmaxf(max[tile][row], shared_.maxima[warp][lane_ / 4 + 8 * row]);
-      }
-    }
-    float own_max[2] = {max[0][0], max[0][1]};
-#pragma unroll
-    for (int tile = 1; tile < kTiles; ++tile) {
-      if (warp_ / kWarpsPerTile < tile) continue;
-      own_max[0] = max[tile][0];
-      own_max[1] = max[tile][1];
-    }
+    float max[2] = {-INFINITY, -INFINITY};
+    for (int tile = 0; tile <= warp_ / kWarpsPerTile; ++tile) TakeTileMaxima(tile, max);
 #pragma unroll
     for (int s = 0; s < kKeyUnits; ++s) {
       shared_.probabilities[warp_ * kKeyUnits + s][lane_] =
-          ProbabilityFragment(scores[2 * s], scores[2 * s + 1], own_max, c_);
+          ProbabilityFragment(scores[2 * s], scores[2 * s + 1], max, c_);
     }
     __syncthreads();  // P is there
     state->Start();
-#pragma unroll
+    max[0] = max[1] = -INFINITY;
+#pragma unroll 1
     for (int tile = 0; tile < kTiles; ++tile) {
+      TakeTileMaxima(tile, max);
       ring_.template Wait<1>();
       if (tile < tiles) {
-        state->Rescale(max[tile], c_);
+        state->Rescale(max, c_);
         MultiplyValues(tile, ring_.Unit(0), state);
       }
       ring_.template Release<1>();
+    }
+  }
+
+  // The maxima after a tile.
+  __device__ void TakeTileMaxima(int tile, float (&max)[2]) const {
+#pragma unroll
+    for (int warp = 0; warp < kWarpsPerTile; ++warp) {
+      const float* maxima = shared_.maxima[tile * kWarpsPerTile + warp];
+      max[0] = fmaxf(max[0], maxima[lane_ / 4]);
+      max[1] = fmaxf(max[1], maxima[lane_ / 4 + 8]);
     }
   }
 
@@ -312,20 +338,20 @@ class SplitTile {
 #pragma unroll
         for (int step = 0; step < S::kSteps; ++step) {
           if (!S::kExact && step * 16 >= args_.head_dim) break;
+          const FragmentA q = shared_.queries[step][lane_];
+          FragmentB keys[2][2];
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            FragmentB keys[2];
-            LoadKeys<S::kKeyPieces>(keys, ring_.Unit(i), 0, step, lane_);
-            Mma(scores[2 * (unit + i)], q_[step], keys[0]);
-            Mma(scores[2 * (unit + i) + 1], q_[step], keys[1]);
-          }
+          for (int i = 0; i < 2; ++i) LoadKeys<S::kKeyPieces>(keys[i], ring_.Unit(i), 0, step, lane_);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) Mma(scores[2 * unit + i], q, keys[i / 2][i % 2]);
         }
       }
       ring_.template Release<2>();
     }
-    if (first_key + kWarpKeys - 1 > MinPosition()) {  // some row does not see some key
+    // Some row does not see some key.
+    if (__any_sync(0xFFFFFFFFu, first_key + kWarpKeys - 1 > positions_[0])) {
 #pragma unroll
-      for (int i = 0; i < kWarpKeys / 8; ++i) MaskScores(scores[i], first_key + 8 * i, rows_.position, lane_);
+      for (int i = 0; i < kWarpKeys / 8; ++i) MaskScores(scores[i], first_key + 8 * i, positions_, lane_);
     }
     float max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -340,21 +366,16 @@ class SplitTile {
     }
   }
 
-  __device__ int MinPosition() const {
-    return item_.first_position + item_.first_virtual / (args_.num_heads / args_.num_kv_heads);
-  }
-
   __device__ void MultiplyValues(int tile, uint32_t values, ChunkState<S::kOutTiles>* state) {
 #pragma unroll
     for (int s = 0; s < kTile / 16; ++s) {
       const FragmentA p = shared_.probabilities[tile * (kTile / 16) + s][lane_];
+      FragmentB b[S::kOutTiles / 2][2];
 #pragma unroll
-      for (int pair = 0; pair < S::kOutTiles / 2; ++pair) {
-        FragmentB b[2];
-        LoadValues<S::kValuePieces>(b, values, 16 * s, pair, lane_);
-        Mma(state->out[2 * pair], p, b[0]);
-        Mma(state->out[2 * pair + 1], p, b[1]);
-      }
+      for (int pair = 0; pair < S::kOutTiles / 2; ++pair)
+        LoadValues<S::kValuePieces>(b[pair], values, 16 * s, pair, lane_);
+#pragma unroll
+      for (int i = 0; i < S::kOutTiles; ++i) Mma(state->out[i], p, b[i / 2][i % 2]);
       Mma(state->sum, p, Ones());
     }
   }
@@ -371,12 +392,12 @@ class SplitTile {
     float* maxima = to + kRows * args_.head_dim;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      if (!rows_.valid[row]) continue;
-      const int tile_row = lane_ / 4 + 8 * row;
+      const unsigned tile_row = lane_ / 4 + 8 * row;
+      if (static_cast<int>(tile_row) >= item_.num_virtual) continue;
 #pragma unroll
       for (int i = 0; i < S::kOutTiles; ++i) {
-        const int column = warp_ * S::kWarpColumns + i * 8 + lane_ % 4 * 2;
-        if (!S::kExact && column >= args_.head_dim) continue;
+        const unsigned column = warp_ * S::kWarpColumns + i * 8 + lane_ % 4 * 2;
+        if (!S::kExact && column >= static_cast<unsigned>(args_.head_dim)) continue;
         *reinterpret_cast<float2*>(to + tile_row * args_.head_dim + column) =
             make_float2(out[i].x[2 * row], out[i].x[2 * row + 1]);
       }
@@ -389,76 +410,79 @@ class SplitTile {
 
   // True in the block that stores the tile's last partials; what the others stored is visible to it.
   __device__ bool IsLastItem() {
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
       int32_t* counter = args_.counters + item_.counter * args_.num_kv_heads + kv_head_;
+      __threadfence();
       shared_.last_item = atomicAdd(counter, 1) == item_.num_items - 1;
       if (shared_.last_item) *counter = 0;
+      __threadfence();
     }
     __syncthreads();
-    __threadfence();
     return shared_.last_item;
   }
 
   // The fold over the tile's partials; a thread takes four columns of a row at a time.
   __device__ void MergePartials() {
-    const int d = args_.head_dim;
-    const int group = args_.num_heads / args_.num_kv_heads;
+    const unsigned d = args_.head_dim, row_pieces = d / 4;
     const int64_t stride = static_cast<int64_t>(args_.num_kv_heads) * (kRows * (d + 2));
-    for (int i = threadIdx.x; i < item_.num_virtual * (d / 4); i += kThreads) {
-      const int row = i / (d / 4), column = i % (d / 4) * 4;
-      const float* from = Partial(item_.tile_partial);
-      float4 out = *reinterpret_cast<const float4*>(from + row * d + column);
-      float max = from[kRows * d + row], sum = from[kRows * d + kRows + row];
+    for (unsigned i = threadIdx.x; i < item_.num_virtual * row_pieces; i += kThreads) {
+      const unsigned row = i / row_pieces, column = i % row_pieces * 4;
+      const float* from = Partial(item_.tile_partial) + row * d + column;
+      const float* maxima = Partial(item_.tile_partial) + kRows * d + row;
+      float4 out = *reinterpret_cast<const float4*>(from);
+      float max = maxima[0], sum = maxima[kRows];
 #pragma unroll 4
       for (int partial = 1; partial < item_.num_partials; ++partial) {
-        from += stride;
-        const float4 chunk_out = *reinterpret_cast<const float4*>(from + row * d + column);
-        const float chunk_max = from[kRows * d + row], chunk_sum = from[kRows * d + kRows + row];
-        if (chunk_max == -INFINITY) continue;
+        const float4 chunk_out = *reinterpret_cast<const float4*>(from + partial * stride);
+        const float chunk_max = maxima[partial * stride], chunk_sum = maxima[partial * stride + kRows];
+        const bool seen = chunk_max != -INFINITY;
         const FoldFactors factors = FoldRow(max, chunk_max, c_);
         max = factors.max;
-        sum = FoldValue(sum, chunk_sum, factors);
-        out = make_float4(FoldValue(out.x, chunk_out.x, factors), FoldValue(out.y, chunk_out.y, factors),
-                          FoldValue(out.z, chunk_out.z, factors), FoldValue(out.w, chunk_out.w, factors));
+        sum = seen ? FoldValue(sum, chunk_sum, factors) : sum;
+        out.x = seen ? FoldValue(out.x, chunk_out.x, factors) : out.x;
+        out.y = seen ? FoldValue(out.y, chunk_out.y, factors) : out.y;
+        out.z = seen ? FoldValue(out.z, chunk_out.z, factors) : out.z;
+        out.w = seen ? FoldValue(out.w, chunk_out.w, factors) : out.w;
       }
-      const int virtual_row = item_.first_virtual + row;
-      Half* to = args_.out +
-                 (static_cast<int64_t>(item_.first_row + virtual_row / group) * args_.num_heads +
-                  kv_head_ * group + virtual_row % group) * d + column;
       const __half2 pair[2] = {
           SaturateToHalf2(__fdiv_rn(out.x, sum), __fdiv_rn(out.y, sum), args_.saturations),
           SaturateToHalf2(__fdiv_rn(out.z, sum), __fdiv_rn(out.w, sum), args_.saturations)};
+      Half* to = args_.out + RowOffset(args_, item_, item_.first_virtual + row, kv_head_) + column;
       *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pair);
     }
   }
 
   const AttentionArgs& args_;
-  const AttentionItem item_;
+  const AttentionItem& item_;
   const int kv_head_;
-  BlockShared& shared_;
+  BlockShared<kDim>& shared_;
   Ring<kDim>& ring_;
-  const int warp_, lane_;
+  const int warp_;
+  const unsigned lane_;
   const float c_;
   const int num_keys_;
-  const LaneRows rows_;
-  FragmentA q_[S::kSteps];
+  int positions_[2];  // of this lane's rows
 };
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, Shape<kDim>::kBlocksPerSm)
+__global__ void __launch_bounds__(kThreads)
     AttentionSplitKernel(const __grid_constant__ AttentionArgs args, AttentionWork work) {
   using S = Shape<kDim>;
   extern __shared__ __align__(128) uint8_t rings[];
-  __shared__ BlockShared shared;
-  const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
+  __shared__ BlockShared<kDim> shared;
+  const unsigned warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
   const int num_work = *work.num_items * args.num_kv_heads;
   Ring<kDim> ring(args, work.items, num_work, SharedAddress(rings) + warp * S::kStages * S::kUnitBytes, warp,
                   lane);
-  for (int w = blockIdx.x; w < num_work; w += gridDim.x) {
-    SplitTile<kDim> tile(args, work.items[w / args.num_kv_heads], w % args.num_kv_heads, &shared, &ring, warp,
-                         lane);
+  const bool early = ring.StartsWithOldKeys();
+  if (early) ring.Fill();
+  WaitForPriorKernel();
+  LaunchNextKernel();
+  if (!early) ring.Fill();
+  const unsigned kv_heads = args.num_kv_heads;
+  for (unsigned w = blockIdx.x; w < static_cast<unsigned>(num_work); w += gridDim.x) {
+    SplitTile<kDim> tile(args, work.items[w / kv_heads], static_cast<int>(w % kv_heads), &shared, &ring, warp, lane);
     tile.Run();
   }
   WaitForCopies<0>();
@@ -471,8 +495,7 @@ cudaError_t Launch(const AttentionArgs& args, const AttentionWork& work, int32_t
   const cudaError_t error =
       cudaFuncSetAttribute(AttentionSplitKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  AttentionSplitKernel<kDim><<<num_blocks, kThreads, kBytes, stream>>>(args, work);
-  return cudaGetLastError();
+  return LaunchDependent(AttentionSplitKernel<kDim>, dim3(num_blocks), kThreads, kBytes, stream, args, work);
 }
 
 }  // namespace

@@ -17,19 +17,19 @@ inline constexpr int kPieceHalves = kPieceBytes / 2;
 
 // Where 16-byte piece `piece` of row `row` stands in a tile of rows of kPieces pieces, in bytes: any 8
 // neighbouring rows have the same piece in different banks.
-template <int kPieces>
-__device__ inline int SwizzledOffset(int row, int piece) {
+template <unsigned kPieces>
+__device__ inline uint32_t SwizzledOffset(unsigned row, unsigned piece) {
   static_assert(kPieces == 2 || kPieces == 4 || kPieces % 8 == 0);
-  constexpr int kRowsPerLine = kPieces >= 8 ? 1 : 8 / kPieces;  // rows in 128 bytes
-  constexpr int kMask = kPieces >= 8 ? 7 : kPieces - 1;
+  constexpr unsigned kRowsPerLine = kPieces >= 8 ? 1 : 8 / kPieces;  // rows in 128 bytes
+  constexpr unsigned kMask = kPieces >= 8 ? 7 : kPieces - 1;
   return (row * kPieces + (piece ^ (row / kRowsPerLine & kMask))) * kPieceBytes;
 }
 
 // B operands of S = Q K^T: keys first_key .. + 15, columns 16 step .. + 15 of a K tile; n-tile 0 and 1 hold 8
 // keys each.
-template <int kPieces>
-__device__ inline void LoadKeys(FragmentB (&b)[2], uint32_t tile, int first_key, int step, int lane) {
-  const int key = first_key + lane % 8 + lane / 16 * 8;
+template <unsigned kPieces>
+__device__ inline void LoadKeys(FragmentB (&b)[2], uint32_t tile, unsigned first_key, unsigned step, unsigned lane) {
+  const unsigned key = first_key + lane % 8 + lane / 16 * 8;
   uint32_t x[4];
   LoadMatrices(x, tile + SwizzledOffset<kPieces>(key, 2 * step + lane / 8 % 2));
   b[0] = {{x[0], x[1]}};
@@ -38,9 +38,9 @@ __device__ inline void LoadKeys(FragmentB (&b)[2], uint32_t tile, int first_key,
 
 // B operands of O += P V: keys first_key .. + 15, columns 16 pair .. + 15 of a V tile; n-tile 0 and 1 hold 8
 // columns each.
-template <int kPieces>
-__device__ inline void LoadValues(FragmentB (&b)[2], uint32_t tile, int first_key, int pair, int lane) {
-  const int key = first_key + lane % 16;
+template <unsigned kPieces>
+__device__ inline void LoadValues(FragmentB (&b)[2], uint32_t tile, unsigned first_key, unsigned pair, unsigned lane) {
+  const unsigned key = first_key + lane % 16;
   uint32_t x[4];
   LoadMatricesTransposed(x, tile + SwizzledOffset<kPieces>(key, 2 * pair + lane / 16));
   b[0] = {{x[0], x[1]}};
@@ -89,8 +89,8 @@ __device__ inline FragmentB Ones() {
 }
 
 // Scores of 8 keys from `first_key` on: minus infinity where the key lies behind the row.
-__device__ inline void MaskScores(FragmentC& scores, int first_key, const int (&positions)[2], int lane) {
-  const int key = first_key + lane % 4 * 2;
+__device__ inline void MaskScores(FragmentC& scores, int first_key, const int (&positions)[2], unsigned lane) {
+  const int key = first_key + static_cast<int>(lane % 4 * 2);
   if (key > positions[0]) scores.x[0] = -INFINITY;
   if (key + 1 > positions[0]) scores.x[1] = -INFINITY;
   if (key > positions[1]) scores.x[2] = -INFINITY;
@@ -199,31 +199,37 @@ struct LaneRows {
   bool valid[2];
 };
 
-__device__ inline LaneRows MakeLaneRows(const AttentionArgs& args, const AttentionItem& item, int first,
-                                        int kv_head, int lane) {
-  const int group = args.num_heads / args.num_kv_heads;
+// Where head_dim values of a virtual row of the item's run stand in q and out.
+__device__ inline int64_t RowOffset(const AttentionArgs& args, const AttentionItem& item, unsigned virtual_row,
+                                    int kv_head) {
+  const unsigned group = static_cast<unsigned>(args.num_heads) / static_cast<unsigned>(args.num_kv_heads);
+  const unsigned row = virtual_row / group, head = virtual_row % group;
+  return (static_cast<int64_t>(item.first_row + static_cast<int>(row)) * args.num_heads + kv_head * group + head) *
+         args.head_dim;
+}
+
+__device__ inline LaneRows MakeLaneRows(const AttentionArgs& args, const AttentionItem& item, int first, int kv_head,
+                                        unsigned lane) {
+  const unsigned group = static_cast<unsigned>(args.num_heads) / static_cast<unsigned>(args.num_kv_heads);
   LaneRows rows;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int wanted = first + lane / 4 + 8 * i;
+    const int wanted = first + static_cast<int>(lane / 4) + 8 * i;
     const int last = item.first_virtual + item.num_virtual - 1;
-    const int virtual_row = min(wanted, last);
-    const int row = virtual_row / group;
+    const unsigned virtual_row = min(wanted, last);
     rows.valid[i] = wanted <= last;
-    rows.position[i] = item.first_position + row;
-    rows.offset[i] = (static_cast<int64_t>(item.first_row + row) * args.num_heads + kv_head * group +
-                      virtual_row % group) *
-                     args.head_dim;
+    rows.position[i] = item.first_position + static_cast<int>(virtual_row / group);
+    rows.offset[i] = RowOffset(args, item, virtual_row, kv_head);
   }
   return rows;
 }
 
 // The Q operand of columns 16 step .. 16 step + 15; zeros beyond head_dim.
-__device__ inline FragmentA LoadQuery(const AttentionArgs& args, const LaneRows& rows, int step, int lane) {
+__device__ inline FragmentA LoadQuery(const AttentionArgs& args, const LaneRows& rows, int step, unsigned lane) {
   FragmentA q;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int column = step * 16 + lane % 4 * 2 + i / 2 * 8;
+    const int column = step * 16 + static_cast<int>(lane % 4 * 2) + i / 2 * 8;
     q.x[i] = column < args.head_dim
                  ? *reinterpret_cast<const uint32_t*>(args.q + rows.offset[i % 2] + column)
                  : 0u;
@@ -234,25 +240,19 @@ __device__ inline FragmentA LoadQuery(const AttentionArgs& args, const LaneRows&
 // Stores O / l of the columns of n-tiles from `first_column` on.
 template <int kTiles>
 __device__ inline void StoreOutput(const AttentionArgs& args, const LaneRows& rows,
-                                   const SoftmaxState<kTiles>& state, int first_column, int lane) {
+                                   const SoftmaxState<kTiles>& state, int first_column, unsigned lane) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     if (!rows.valid[row]) continue;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      const int column = first_column + i * 8 + lane % 4 * 2;
+      const int column = first_column + i * 8 + static_cast<int>(lane % 4 * 2);
       if (column >= args.head_dim) continue;
       *reinterpret_cast<__half2*>(args.out + rows.offset[row] + column) =
           SaturateToHalf2(__fdiv_rn(state.out[i].x[2 * row], state.sum[row]),
                           __fdiv_rn(state.out[i].x[2 * row + 1], state.sum[row]), args.saturations);
     }
   }
-}
-
-// The keys that the tile's last row sees.
-__device__ inline int NumKeys(const AttentionArgs& args, const AttentionItem& item) {
-  const int group = args.num_heads / args.num_kv_heads;
-  return item.first_position + (item.first_virtual + item.num_virtual - 1) / group + 1;
 }
 
 }  // namespace ridge::kernels::cuda

@@ -8,7 +8,7 @@
 // last kept one by a radix selection over the bits in which they differ, 8 at a time. A bucket that is too large
 // to gather is read again for each digit. Sums are of integers: their order is free.
 //
-// Geometry: 256 threads a part of 4,096 ids, then 1,024 threads a row. Shared memory: 3 KiB, then 36 KiB.
+// Geometry: 256 threads a part of 4,096 ids, then 1,024 threads a row. Shared memory: 3 KiB, then 38 KiB.
 // Bytes: the row two to four times (L2). Reference: reference::KeptIds (the same ids).
 #include "kernels/cuda/sampling_filter.h"
 
@@ -23,20 +23,19 @@ constexpr int kGathered = 4096;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 
-// Adds `measure` <= 2^40 to bins[bin]; lanes of a warp that have the same bin add it up first, since they would
-// wait for each other.
-__device__ void AddToBin(unsigned long long* bins, int bin, uint64_t measure) {
-  const uint32_t peers = __match_any_sync(__activemask(), bin);
-  const uint32_t low = __reduce_add_sync(peers, static_cast<uint32_t>(measure) & 0xFFFFF);
-  const uint32_t high = __reduce_add_sync(peers, static_cast<uint32_t>(measure >> 20));
-  if (static_cast<int>(threadIdx.x % 32) == __ffs(static_cast<int>(peers)) - 1)
-    atomicAdd(&bins[bin], (static_cast<unsigned long long>(high) << 20) + low);
-}
+// Sums of weights <= 2^40 of at most kSamplingPart = 2^12 candidates a bucket, in 32-bit parts, which shared memory
+// adds by itself: bits 0 .. 19, bits 20 .. 39, and how many are 2^40.
+struct BucketSums {
+  uint32_t counts[kSamplingBuckets];
+  uint32_t low[kSamplingBuckets];
+  uint32_t high[kSamplingBuckets];
+  uint32_t full;  // of bucket 0
+};
+static_assert(kSamplingPart == 1 << 12);
 
 __global__ void __launch_bounds__(kSamplingThreads)
     BucketKernel(const __grid_constant__ SamplingArgs args, const __grid_constant__ SamplingBuffers buffers) {
-  __shared__ unsigned long long weights[kSamplingBuckets];
-  __shared__ unsigned long long counts[kSamplingBuckets];
+  __shared__ BucketSums sums;
   WaitForPriorKernel();
   LaunchNextKernel();
   const int row = blockIdx.y, part = blockIdx.x;
@@ -45,13 +44,17 @@ __global__ void __launch_bounds__(kSamplingThreads)
   const RowSampler sampler(args.slots[target.slot], target.position,
                            RowBest(buffers.part_best + row * buffers.parts, buffers.parts));
   if (!sampler.Filters()) return;
-  for (int i = threadIdx.x; i < kSamplingBuckets; i += kSamplingThreads) weights[i] = counts[i] = 0;
+  static_assert(kSamplingThreads == kSamplingBuckets);
+  const int own = threadIdx.x;
+  sums.counts[own] = sums.low[own] = sums.high[own] = 0;
+  if (own == 0) sums.full = 0;
   __syncthreads();
   const bool weigh = sampler.settings.top_p < 1.0f;
   const float* logits = args.logits + row * args.row_stride;
   const int end = min((part + 1) * kSamplingPart, args.vocab);
   uint32_t in_last = 0;  // where most candidates are
-  for (int id = part * kSamplingPart + threadIdx.x; id < end; id += kSamplingThreads) {
+#pragma unroll 4
+  for (int id = part * kSamplingPart + own; id < end; id += kSamplingThreads) {
     const float x = sampler.X(logits[id]);
     if (!(x >= sampler.least_x)) continue;
     const int bucket = sampler.BucketOf(x);
@@ -59,16 +62,22 @@ __global__ void __launch_bounds__(kSamplingThreads)
       ++in_last;  // weighs nothing
       continue;
     }
-    AddToBin(counts, bucket, 1);
-    if (weigh) AddToBin(weights, bucket, sampler.Weight(x));
+    atomicAdd(&sums.counts[bucket], 1u);
+    if (!weigh) continue;
+    const uint64_t weight = sampler.Weight(x);
+    if (weight == uint64_t{1} << 40) {
+      atomicAdd(&sums.full, 1u);
+    } else {
+      atomicAdd(&sums.low[bucket], static_cast<uint32_t>(weight) & 0xFFFFF);
+      atomicAdd(&sums.high[bucket], static_cast<uint32_t>(weight >> 20));
+    }
   }
-  AddToBin(counts, kSamplingBuckets - 1, in_last);
+  if (in_last != 0) atomicAdd(&sums.counts[kSamplingBuckets - 1], in_last);
   __syncthreads();
-  const int64_t to = (static_cast<int64_t>(row) * buffers.parts + part) * kSamplingBuckets;
-  for (int i = threadIdx.x; i < kSamplingBuckets; i += kSamplingThreads) {
-    buffers.bucket_weights[to + i] = weights[i];
-    buffers.bucket_counts[to + i] = static_cast<uint32_t>(counts[i]);
-  }
+  const int64_t to = (static_cast<int64_t>(row) * buffers.parts + part) * kSamplingBuckets + own;
+  buffers.bucket_weights[to] =
+      (own == 0 ? uint64_t{sums.full} << 40 : 0) + (uint64_t{sums.high[own]} << 20) + sums.low[own];
+  buffers.bucket_counts[to] = sums.counts[own];
 }
 
 enum class Measure { kCount, kWeight };
@@ -116,7 +125,7 @@ class Selection {
       __syncthreads();
       ForEach(last_bucket, [&](uint64_t candidate) {
         if (candidate >= top_k_threshold)
-          AddToBin(shared_.weights, last_bucket, MeasureOf(Measure::kWeight, candidate));
+          Add(&shared_.weights[last_bucket], MeasureOf(Measure::kWeight, candidate));
       });
       __syncthreads();
     }
@@ -182,6 +191,10 @@ class Selection {
     return shared_.before;
   }
 
+  static __device__ void Add(unsigned long long* sum, uint64_t measure) {
+    atomicAdd(sum, static_cast<unsigned long long>(measure));
+  }
+
   __device__ uint64_t MeasureOf(Measure measure, uint64_t candidate) const {
     return measure == Measure::kCount ? 1 : sampler_.Weight(sampler_.X(CandidateValue(candidate)));
   }
@@ -218,13 +231,26 @@ class Selection {
   __device__ void Scan(int bucket, const Task& task) const {
     const float* logits = args_.logits + row_ * args_.row_stride;
     const float* slice_max = buffers_.slice_max + static_cast<int64_t>(row_) * buffers_.slices;
+    // Most candidates are ruled out by bounds of the bucket's logits that need no division; the margin is wider than
+    // what rounding makes of them.
+    const float t = sampler_.settings.temperature;
+    const float margin = 1e-5f * (fabsf(sampler_.max_x) + kSamplingBuckets / 8) * t;
+    const float above = (sampler_.max_x - static_cast<float>(bucket) / 8.0f) * t + margin;
+    const float below = bucket == kSamplingBuckets - 1
+                            ? -INFINITY
+                            : (sampler_.max_x - static_cast<float>(bucket + 1) / 8.0f) * t - margin;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int slice = warp; slice < buffers_.slices; slice += kSelectThreads / 32) {
-      if (sampler_.BucketOf(sampler_.X(slice_max[slice])) > bucket) continue;
+      if (slice_max[slice] < below) continue;
       const int end = min((slice + 1) * kVocabularySlice, args_.vocab);
-      for (int id = slice * kVocabularySlice + lane; id < end; id += 32) {
-        const float x = sampler_.X(logits[id]);
-        if (x >= sampler_.least_x && sampler_.BucketOf(x) == bucket) task(PackCandidate(logits[id], id));
+#pragma unroll
+      for (int i = 0; i < kVocabularySlice / 32; ++i) {
+        const int id = slice * kVocabularySlice + i * 32 + lane;
+        if (id >= end) continue;
+        const float logit = logits[id];
+        if (logit < below || logit > above) continue;
+        const float x = sampler_.X(logit);
+        if (x >= sampler_.least_x && sampler_.BucketOf(x) == bucket) task(PackCandidate(logit, id));
       }
     }
   }
@@ -267,7 +293,7 @@ class Selection {
         // In two steps, since a shift by 64 is not defined.
         if (candidate < floor || (candidate >> shift >> width) != prefix) return;
         const int digit = static_cast<int>(candidate >> shift & ((1u << width) - 1));
-        AddToBin(shared_.digits, digit, MeasureOf(measure, candidate));
+        Add(&shared_.digits[digit], MeasureOf(measure, candidate));
       });
       before += Cross(shared_.digits, true, limit - before);
       prefix = prefix << width | static_cast<uint64_t>(shared_.crossing);

@@ -27,7 +27,8 @@ struct Heads {
   int head_dim;
 };
 
-// How the work is cut. The limits are those of an imaginary card that makes the plan choose so.
+// How the work is cut: by AttentionPrefill, by AttentionSplit with all keys of a tile in one item, with one chunk an
+// item, or with two.
 enum class Cut { kPrefill, kSplitWhole, kSplitChunks, kSplitPairs };
 
 constexpr Cut kAllCuts[] = {Cut::kPrefill, Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs};
@@ -93,14 +94,15 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     return block * kv.block_stride + offset + (head * kKvBlockTokens + position % kKvBlockTokens) * d;
   }
 
-  static AttentionPlanLimits Limits(const Heads& heads, Cut cut) {
+  // Those of an imaginary card that makes the plan choose the kernel.
+  static AttentionPlanLimits Limits(const Heads& heads, bool prefill) {
     AttentionPlanLimits limits = {};
     limits.num_heads = heads.num_heads;
     limits.num_kv_heads = heads.num_kv_heads;
     limits.head_dim = heads.head_dim;
-    limits.num_sms = cut == Cut::kPrefill ? 1 << 24 : 1;
-    limits.split_blocks = cut == Cut::kPrefill ? 1 : 1 << 24;
-    limits.max_partials = cut == Cut::kSplitWhole ? 0 : kMaxPartials;
+    limits.num_sms = prefill ? 1 << 24 : 1;
+    limits.split_blocks = prefill ? 1 : 1 << 24;
+    limits.max_partials = kMaxPartials;
     limits.max_shared_tiles = kMaxSharedTiles;
     return limits;
   }
@@ -111,7 +113,7 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     int begin;
     int end;
   };
-  std::vector<Half> Run(const std::vector<Part>& parts, const AttentionPlanLimits& limits) {
+  std::vector<Half> Run(const std::vector<Part>& parts, Cut cut) {
     const auto [heads, kv_heads, d] = GetParam();
     const size_t row_size = static_cast<size_t>(heads) * d;
     std::vector<Half> q;
@@ -123,8 +125,8 @@ class AttentionTest : public testing::TestWithParam<Heads> {
       runs.push_back({rows, part.end - part.begin, part.begin, part.sequence});
       rows += part.end - part.begin;
     }
-    AttentionPlan plan(limits);
-    plan.Build(runs);
+    AttentionPlan plan(Limits(GetParam(), cut == Cut::kPrefill));
+    plan.BuildShared(runs, cut == Cut::kSplitChunks ? 1 : cut == Cut::kSplitPairs ? 2 : INT32_MAX);
     last_plan_ = plan.ToString();
     DeviceBuffer<Half> device_q(q), out(q.size());
     DeviceBuffer<int32_t> num_split(std::vector<int32_t>{static_cast<int32_t>(plan.split_items().size())});
@@ -153,19 +155,6 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     EXPECT_EQ(saturations.Download()[0], 0u);
     for (int32_t counter : counters_.Download()) EXPECT_EQ(counter, 0);
     return result;
-  }
-
-  std::vector<Half> Run(const std::vector<Part>& parts, Cut cut) {
-    AttentionPlanLimits limits = Limits(GetParam(), cut);
-    if (cut == Cut::kSplitPairs) {  // about two chunks an item
-      int64_t chunks = 0;
-      for (const Part& part : parts) {
-        const int64_t tiles = ((part.end - part.begin) * GetParam().num_heads / GetParam().num_kv_heads + 15) / 16;
-        chunks += tiles * ((part.end + kAttentionChunk - 1) / kAttentionChunk);
-      }
-      limits.split_blocks = static_cast<int32_t>(std::max<int64_t>(chunks * GetParam().num_kv_heads / 2, 1));
-    }
-    return Run(parts, limits);
   }
 
   std::vector<Half> RowOf(const std::vector<Half>& out, int row) const {

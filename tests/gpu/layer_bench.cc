@@ -1,5 +1,7 @@
 // Times of the kernels beside the matmuls, each beside the read-only probe of the same run: microseconds and GB/s
-// (bytes that must move) or TFLOPS. One JSON object a line goes to the file that is named as the argument.
+// (bytes that must move) or TFLOPS.
+//
+// usage: layer_bench [FILE for one JSON object a line] [TEXT: only the kernels whose names contain it]
 //
 // Shapes are those of Qwen2.5-1.5B unless the name says otherwise. A time is the median of 9 rounds of some launches
 // in a row on one stream, so that what a launch costs the host is hidden where a kernel is longer than that.
@@ -13,6 +15,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/attention.h"
@@ -76,7 +79,8 @@ float* RandomFloats(size_t count, float scale) {
 
 class Bench {
  public:
-  explicit Bench(const char* path) : file_(path == nullptr ? nullptr : std::fopen(path, "w")) {
+  Bench(const char* path, std::string filter)
+      : file_(path == nullptr ? nullptr : std::fopen(path, "w")), filter_(std::move(filter)) {
     Check(GetDeviceInfo(&info_));
     const int64_t bytes = int64_t{2} << 30;
     const Half* data = RandomHalves(bytes / 2);
@@ -92,11 +96,11 @@ class Bench {
 
   const DeviceInfo& info() const { return info_; }
 
+  bool Wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+
   // Launches `launch(i)` for growing i.
-  double Time(const std::string& name, double bytes, double flops, const std::function<void(int)>& launch) {
-    const double us = MedianUs(28, launch);
-    Print(name, us, bytes, flops);
-    return us;
+  void Time(const std::string& name, double bytes, double flops, const std::function<void(int)>& launch) {
+    if (Wants(name)) Print(name, MedianUs(28, launch), bytes, flops);
   }
 
  private:
@@ -130,6 +134,7 @@ class Bench {
   }
 
   std::FILE* file_;
+  const std::string filter_;
   DeviceInfo info_;
   double probe_ = 0;
 };
@@ -143,8 +148,11 @@ struct Model {
 
 // `runs` sequences whose last `rows` rows of `context` tokens are computed, in a pool of 4 layers.
 void BenchAttention(Bench* bench, const Model& model, int runs, int context, int rows) {
+  const std::string name = std::string("attention ") + model.name + ", " + std::to_string(runs) + " x " +
+                           std::to_string(rows) + " rows at " + std::to_string(context);
+  if (!bench->Wants(name)) return;
   const int layers = 4, pages = (context + kKvBlockTokens - 1) / kKvBlockTokens;
-  const int d = model.head_dim, group = model.heads / model.kv_heads;
+  const int d = model.head_dim;
   const int64_t block = 2 * layers * model.kv_heads * kKvBlockTokens * d;
   Half* pool = RandomHalves(runs * pages * block);
   std::vector<int32_t> table(runs * pages);
@@ -176,15 +184,12 @@ void BenchAttention(Bench* bench, const Model& model, int runs, int context, int
   for (int row = 0; row < rows; ++row) keys += context - rows + row + 1;
   const double bytes = 2.0 * 2 * runs * context * model.kv_heads * d;
   const double flops = 4.0 * d * model.heads * runs * keys;
-  const std::string name = std::string("attention ") + model.name + ", " + std::to_string(runs) + " x " +
-                           std::to_string(rows) + " rows at " + std::to_string(context) +
-                           (num_prefill > 0 ? " (prefill)" : " (split)");
-  bench->Time(name, bytes, flops, [&](int i) {
+  bench->Time(name + (num_prefill > 0 ? " (prefill)" : " (split)"), bytes, flops, [&](int i) {
     args.kv = KvLayerOf(pool, layers, i % layers, model.kv_heads, d);
     if (!plan.split_items().empty()) Check(LaunchAttentionSplit(args, split, limits.split_blocks, nullptr));
     if (num_prefill > 0) Check(LaunchAttentionPrefill(args, prefill, num_prefill, nullptr));
   });
-  std::printf("    %s, group %d\n", plan.ToString().c_str(), group);
+  std::printf("    %s\n", plan.ToString().c_str());
   for (const void* data : {static_cast<const void*>(pool), static_cast<const void*>(args.q),
                            static_cast<const void*>(args.out), static_cast<const void*>(args.partials)})
     Check(cudaFree(const_cast<void*>(data)));
@@ -232,6 +237,8 @@ void BenchLayerOps(Bench* bench, int rows) {
 }
 
 void BenchSampling(Bench* bench, int rows, const std::string& name, const SlotSampling& settings) {
+  const std::string full_name = "sampling " + name + ", " + std::to_string(rows) + " rows";
+  if (!bench->Wants(full_name)) return;
   const int vocab = 151936;
   const float* logits = RandomFloats(static_cast<size_t>(rows) * vocab, 2.5f);
   std::vector<SampleRow> targets;
@@ -247,13 +254,13 @@ void BenchSampling(Bench* bench, int rows, const std::string& name, const SlotSa
   args.tokens = Allocate<int32_t>(rows);
   args.logprobs = Allocate<float>(rows);
   args.workspace = Allocate<uint8_t>(SamplingWorkspaceBytes(rows, vocab));
-  bench->Time("sampling " + name + ", " + std::to_string(rows) + " rows", 4.0 * rows * vocab, 0,
+  bench->Time(full_name, 4.0 * rows * vocab, 0,
               [&](int) { Check(LaunchSampling(args, nullptr)); });
   Check(cudaFree(const_cast<float*>(logits)));
 }
 
-void RunAll(const char* path) {
-  Bench bench(path);
+void RunAll(const char* path, const char* filter) {
+  Bench bench(path, filter);
   const Model qwen = {"Qwen2.5-1.5B", 12, 2, 128}, smol = {"SmolLM2-135M", 9, 3, 64};
   for (const int context : {16, 256, 1024, 4096}) BenchAttention(&bench, qwen, 1, context, 1);
   for (const int runs : {8, 32, 128}) BenchAttention(&bench, qwen, runs, 1024, 1);
@@ -285,6 +292,6 @@ void RunAll(const char* path) {
 }  // namespace ridge::kernels::cuda
 
 int main(int argc, char** argv) {
-  ridge::kernels::cuda::RunAll(argc > 1 ? argv[1] : nullptr);
+  ridge::kernels::cuda::RunAll(argc > 1 ? argv[1] : nullptr, argc > 2 ? argv[2] : "");
   return 0;
 }
