@@ -37,8 +37,7 @@ __device__ inline void WriteRopeKv(const RopeKvArgs& args, int token, int row, f
 // Loads that WriteSums will do, sent ahead so that it finds them in L1: before the prior kernel is waited for what no kernel of
 // the step writes, after it the residual.
 __device__ inline void Touch(const void* pointer) {
-  uint32_t unused;
-  asm volatile("ld.global.u32 %0, [%1];" : "=r"(unused) : "l"(pointer));
+  asm volatile("{ .reg .u32 unused; ld.global.u32 unused, [%0]; }" ::"l"(pointer));
 }
 
 __device__ inline void TouchConstants(const MatmulArgs& args, int token, int row) {

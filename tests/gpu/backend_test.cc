@@ -44,6 +44,7 @@ ModelConfig AwkwardConfig() {
 }
 
 std::unique_ptr<WeightSource> MakeSource(const std::string& name) {
+  if (name == "smollm2") return OpenModel(std::getenv("RIDGE_TEST_MODEL")).value();
   if (name == "awkward") return std::make_unique<SyntheticSource>(AwkwardConfig(), 3);
   if (name == "qwen2.5-1.5b, 2 layers") {
     ModelConfig config = OpenModel("synthetic:qwen2.5-1.5b").value()->config();
@@ -60,7 +61,12 @@ class CudaBackendTest : public testing::TestWithParam<const char*> {
   static constexpr int32_t kNumBlocks = 1024;
   static constexpr int32_t kMaxRows = 1024;
 
-  void SetUp() override { source_ = MakeSource(GetParam()); }
+  void SetUp() override {
+    if (std::string(GetParam()) == "smollm2" && std::getenv("RIDGE_TEST_MODEL") == nullptr) {
+      GTEST_SKIP() << "RIDGE_TEST_MODEL does not name SmolLM2's file";
+    }
+    source_ = MakeSource(GetParam());
+  }
 
   std::unique_ptr<CudaBackend> MakeBackend(bool graphs = true) {
     auto backend = CudaBackend::Create(*source_, {.graphs = graphs});
@@ -99,6 +105,38 @@ TEST_P(CudaBackendTest, LogitsAreCloseToTheCpus) {
   EXPECT_LE(std::sqrt(squares / static_cast<double>(count)), 2e-2);
 }
 
+// RIDGE_FUZZ_SCHEDULES says how many; a few suffice to notice that something broke.
+TEST(CudaBackendFuzz, RandomSchedulesGiveTheSameTokensAndBits) {
+  const char* count = std::getenv("RIDGE_FUZZ_SCHEDULES");
+  const int schedules = count != nullptr ? std::atoi(count) : 30;
+  for (const char* model : {"tiny-qwen2", "awkward"}) {
+    const std::unique_ptr<WeightSource> source = MakeSource(model);
+    std::vector<Request> requests = MakeRequests(source->config().vocab_size);
+    requests.resize(24);
+    std::unique_ptr<CudaBackend> backends[2];
+    for (bool graphs : {false, true}) {
+      backends[graphs] = CudaBackend::Create(*source, {.graphs = graphs}).value();
+      ASSERT_TRUE(backends[graphs]->Reserve(1024, {.max_slots = 64, .max_step_rows = 1024}).ok());
+    }
+    const std::vector<Answer> expected = ScheduleRunner(backends[0].get(), requests, {}).Run();
+    std::mt19937 random(17);
+    for (int i = 0; i < schedules; ++i) {
+      const Schedule schedule = {.batch = 1 + static_cast<int32_t>(random() % 24),
+                                 .chunk = 1 << random() % 9,
+                                 .seed = static_cast<uint32_t>(random()),
+                                 .return_logits = random() % 2 == 0};
+      const std::vector<Answer> answers = ScheduleRunner(backends[random() % 2].get(), requests, schedule).Run();
+      for (size_t r = 0; r < answers.size(); ++r) {
+        ASSERT_EQ(answers[r].tokens, expected[r].tokens) << model << ", schedule " << i << ", request " << r;
+        ASSERT_EQ(answers[r].logprobs, expected[r].logprobs) << model << ", schedule " << i << ", request " << r;
+        if (schedule.return_logits) {
+          ASSERT_TRUE(answers[r].logits == expected[r].logits) << model << ", schedule " << i << ", request " << r;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(CudaBackendTest, ASequencesBitsDependOnItAlone) {
   const std::vector<Request> requests = MakeRequests(source_->config().vocab_size);
   const std::unique_ptr<CudaBackend> backend = MakeBackend(), stream = MakeBackend(false);
@@ -127,7 +165,8 @@ TEST_P(CudaBackendTest, ASequencesBitsDependOnItAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaBackendTest,
-                         testing::Values("tiny-llama", "tiny-qwen2", "tiny-llama3", "tiny-qwen3", "awkward", "qwen2.5-1.5b, 2 layers"),
+                         testing::Values("tiny-llama", "tiny-qwen2", "tiny-llama3", "tiny-qwen3", "awkward",
+                                         "qwen2.5-1.5b, 2 layers", "smollm2"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
