@@ -1,0 +1,145 @@
+// The plan of a step's attention: every row meets every chunk of its keys exactly once, within the limits. Needs no card.
+#include "kernels/cuda/attention_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/order.h"
+
+namespace ridge::kernels::cuda {
+namespace {
+
+AttentionPlanLimits Limits() {
+  // Qwen2.5-1.5B on an H200.
+  return {.num_heads = 12,
+          .num_kv_heads = 2,
+          .head_dim = 128,
+          .num_sms = 132,
+          .split_blocks = 264,
+          .max_partials = 4096,
+          .max_shared_tiles = 1024};
+}
+
+std::vector<AttentionRun> DecodeRuns(int count, int context) {
+  std::vector<AttentionRun> runs;
+  for (int i = 0; i < count; ++i) runs.push_back({i, 1, context - 1, i});
+  return runs;
+}
+
+void ExpectCovers(const AttentionPlan& plan, const AttentionPlanLimits& limits, const std::vector<AttentionRun>& runs) {
+  const int group = limits.num_heads / limits.num_kv_heads;
+  // (slot, virtual row) -> chunks.
+  std::map<std::pair<int, int>, std::multiset<int>> seen;
+  std::set<int> partials;
+  std::map<int, int> items_of_counter;
+  const auto take = [&](const AttentionItem& item) {
+    for (int v = item.first_virtual; v < item.first_virtual + item.num_virtual; ++v) {
+      for (int chunk = item.chunk_begin; chunk < item.chunk_end; ++chunk) seen[{item.table_row, v}].insert(chunk);
+    }
+    if (item.num_partials == 1) return;
+    const int count = item.chunk_begin == 0 ? 1 : item.chunk_end - item.chunk_begin;
+    for (int i = 0; i < count; ++i) {
+      const int partial = (item.chunk_begin == 0 ? item.tile_partial : item.first_partial) + i;
+      EXPECT_TRUE(partials.insert(partial).second);
+      EXPECT_GE(partial, item.tile_partial);
+      EXPECT_LT(partial, item.tile_partial + item.num_partials);
+    }
+    ++items_of_counter[item.counter];
+  };
+  for (const AttentionItem& item : plan.split_items()) {
+    EXPECT_LE(item.num_virtual, kAttentionSplitRows);
+    take(item);
+  }
+  for (const AttentionItem& item : plan.prefill_items()) {
+    EXPECT_LE(item.num_virtual, kAttentionPrefillRows);
+    take(item);
+  }
+  for (const AttentionItem& item : plan.split_items()) {
+    if (item.num_partials > 1) {
+      EXPECT_EQ(items_of_counter[item.counter], item.num_items);
+    }
+  }
+  for (const AttentionRun& run : runs) {
+    for (int v = 0; v < run.num_rows * group; ++v) {
+      const std::multiset<int>& chunks = seen[{run.slot, v}];
+      // The chunks that the row sees; its tile may add some behind it.
+      const int own = (run.first_position + v / group) / kAttentionChunk + 1;
+      ASSERT_GE(static_cast<int>(chunks.size()), own);
+      int expected = 0;
+      for (int chunk : chunks) ASSERT_EQ(chunk, expected++) << "slot " << run.slot << ", virtual row " << v;
+    }
+  }
+  EXPECT_TRUE(partials.empty() || *partials.rbegin() < limits.max_partials);
+  EXPECT_LE(static_cast<int>(items_of_counter.size()), limits.max_shared_tiles);
+}
+
+TEST(AttentionPlan, CoversEveryRowAndChunkOnce) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 60; ++round) {
+    AttentionPlanLimits limits = Limits();
+    limits.num_kv_heads = std::vector<int>{1, 2, 4, 12}[random() % 4];
+    limits.head_dim = std::vector<int>{64, 128, 80}[random() % 3];
+    limits.max_partials = std::vector<int>{0, 5, 300, 4096}[random() % 4];
+    limits.max_shared_tiles = std::vector<int>{0, 3, 1024}[random() % 3];
+    std::vector<AttentionRun> runs;
+    int rows = 0;
+    for (int i = 0, count = 1 + random() % 9; i < count; ++i) {
+      const int num_rows = random() % 2 == 0 ? 1 : 1 + random() % 700;
+      runs.push_back({rows, num_rows, static_cast<int>(random() % 3000), i});
+      rows += num_rows;
+    }
+    AttentionPlan plan(limits);
+    plan.Build(runs);
+    ExpectCovers(plan, limits, runs);
+    EXPECT_LE(static_cast<int>(plan.split_items().size()),
+              AttentionPlan::MaxSplitItems(limits, static_cast<int>(runs.size()), rows));
+    EXPECT_LE(static_cast<int>(plan.prefill_items().size()),
+              AttentionPlan::MaxPrefillItems(limits, static_cast<int>(runs.size()), rows));
+    plan.BuildShared(runs, 2);
+    ExpectCovers(plan, limits, runs);
+  }
+}
+
+TEST(AttentionPlan, SharesTheKeysOfFewSequencesAmongBlocks) {
+  AttentionPlan plan(Limits());
+  plan.Build(DecodeRuns(1, 4096));
+  EXPECT_EQ(plan.split_items().size(), 4096u / kAttentionChunk);
+  plan.Build(DecodeRuns(32, 4096));
+  EXPECT_EQ(plan.split_items().size(), 32u * 4096 / kAttentionChunk);
+}
+
+TEST(AttentionPlan, SharesNothingWhereTilesFillTheBlocksEvenly) {
+  AttentionPlan plan(Limits());
+  plan.Build(DecodeRuns(132, 4096));
+  EXPECT_EQ(plan.split_items().size(), 132u);
+  plan.Build(DecodeRuns(200, 100));
+  EXPECT_EQ(plan.split_items().size(), 200u);
+}
+
+TEST(AttentionPlan, BoundsTheItemsOfLongContexts) {
+  AttentionPlan plan(Limits());
+  plan.Build(DecodeRuns(5, 1 << 18));
+  EXPECT_LE(plan.split_items().size() * 2, 264u * 32);
+  EXPECT_GE(plan.split_items().size() * 2, 264u * 8);
+}
+
+TEST(AttentionPlan, TakesPrefillForLongRunsOfItsHeadDims) {
+  const std::vector<AttentionRun> runs = {{0, 4096, 0, 0}};
+  AttentionPlan plan(Limits());
+  plan.Build(runs);
+  EXPECT_EQ(plan.prefill_items().size(), 4096u * 6 / kAttentionPrefillRows);
+  EXPECT_TRUE(plan.split_items().empty());
+  AttentionPlanLimits other = Limits();
+  other.head_dim = 80;
+  AttentionPlan other_plan(other);
+  other_plan.Build(runs);
+  EXPECT_TRUE(other_plan.prefill_items().empty());
+}
+
+}  // namespace
+}  // namespace ridge::kernels::cuda
