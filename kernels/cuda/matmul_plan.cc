@@ -36,8 +36,8 @@ MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
   plan.token_tile = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   plan.row_tile = m <= 64 ? 64 : 128;
   plan.blocks = CeilDivide(m, plan.token_tile) * CeilDivide(n, plan.row_tile);
-  // Too few blocks leave multiprocessors idle; then the partial sums' way through L2 is the lesser cost.
-  plan.split_chunks = NumChunks(k) > 1 && plan.blocks < device.num_sms;
+  // Where more than half of the multiprocessors would be idle, the partial sums' way through L2 is the lesser cost.
+  plan.split_chunks = NumChunks(k) > 1 && 2 * plan.blocks < device.num_sms;
   if (plan.split_chunks) plan.blocks *= NumChunks(k);
   return plan;
 }

@@ -55,7 +55,6 @@ __global__ void __launch_bounds__(kThreads, 1) MatmulWgmmaKernel(const MatmulArg
     WaitForCopies<kPairs - 2>();
     FenceSharedForWgmma();
     __syncthreads();
-    copy(pair + kPairs - 1);
     const int first = work.depth_begin + pair * kPairSteps;
     const uint32_t stage = ring + pair % kPairs * 2 * kStageBytes;
     FragmentA a[kPairSteps];
@@ -69,6 +68,7 @@ __global__ void __launch_bounds__(kThreads, 1) MatmulWgmmaKernel(const MatmulArg
       Wgmma(c, a[i], SwizzledOperand(tokens + i % kStageSteps * kTileDepth * 2));
     }
     WgmmaCommit();
+    copy(pair + kPairs - 1);  // while the products are formed; all threads are done with the room since the barrier
     WgmmaWait<0>();
     if constexpr (!kSplit) {
       if ((first + kPairSteps) % chunk_depth != 0 && pair + 1 < pairs) continue;

@@ -15,12 +15,12 @@ TEST(MatmulPlan, FewRowsGoToTheDecodeKernelWithAWarpATileAndChunk) {
   EXPECT_EQ(PlanMatmul(3, 960, 576, kH200).ToString(), "decode rows=32 tokens=8 blocks=30");
 }
 
-TEST(MatmulPlan, ChunksAreSplitOnlyWhereBlocksWouldLeaveMultiprocessorsIdle) {
+TEST(MatmulPlan, ChunksAreSplitOnlyWhereHalfOfTheMultiprocessorsWouldBeIdle) {
   for (int32_t m : {33, 64, 128, 4096}) {
     for (const MatmulDevice& device : {kH200, kA10}) {
       const MatmulPlan plan = PlanMatmul(m, 2048, 1536, device);
       const int32_t tiles = (m + plan.token_tile - 1) / plan.token_tile * (2048 / plan.row_tile);
-      EXPECT_EQ(plan.split_chunks, tiles < device.num_sms) << m;
+      EXPECT_EQ(plan.split_chunks, 2 * tiles < device.num_sms) << m;
       EXPECT_EQ(plan.blocks, plan.split_chunks ? 6 * tiles : tiles) << m;
       if (plan.split_chunks) {
         EXPECT_EQ(MatmulWorkspaceBytes(plan, m, 2048, 1536), int64_t{6} * tiles * plan.token_tile * plan.row_tile * 4);
