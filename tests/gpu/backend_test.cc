@@ -28,7 +28,6 @@ std::string DataDirectory() {
 ModelConfig AwkwardConfig() {
   ModelConfig config;
   config.name = "awkward";
-  config.architecture = Architecture::kQwen2;
   config.num_layers = 2;
   config.hidden_size = 80;
   config.num_heads = 6;
