@@ -1,4 +1,4 @@
-"""cuBLAS, through PyTorch, on the matmuls of Qwen2.5-1.5B: the yardstick of ridge-kernel-bench on the same card.
+"""cuBLAS, through PyTorch, on the matmuls of Qwen2.5-1.5B: the yardstick of cuda-bench on the same card.
 
 usage: cublas_bench.py OUT.json"""
 import json

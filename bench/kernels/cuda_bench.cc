@@ -1,6 +1,6 @@
-// ridge-kernel-bench: what the CUDA kernels and whole steps cost on this card, each beside the read probe of the same run.
+// cuda-bench: what the CUDA kernels and whole steps cost on this card, each beside the read probe of the same run.
 //
-// usage: ridge-kernel-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d (decode), p (prefill)] [FILTER]
+// usage: cuda-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d (decode), p (prefill)] [FILTER]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -33,13 +33,13 @@ constexpr int kRepeats = 9;
 
 void Require(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  std::fprintf(stderr, "ridge-kernel-bench: %s: %s\n", what, cudaGetErrorString(error));
+  std::fprintf(stderr, "cuda-bench: %s: %s\n", what, cudaGetErrorString(error));
   std::exit(1);
 }
 
 void Require(const absl::Status& status) {
   if (status.ok()) return;
-  std::fprintf(stderr, "ridge-kernel-bench: %s\n", status.ToString().c_str());
+  std::fprintf(stderr, "cuda-bench: %s\n", status.ToString().c_str());
   std::exit(1);
 }
 
