@@ -1,6 +1,8 @@
-// cuda-bench: what the CUDA kernels and whole steps cost on this card, each beside the read probe of the same run.
+// cuda-bench: what the CUDA kernels and whole steps cost on this card, each beside the read probe of the same
+// run.
 //
-// usage: cuda-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d (decode), p (prefill)] [FILTER]
+// usage: cuda-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d
+// (decode), p (prefill)] [FILTER]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -107,13 +109,15 @@ class Bench {
     DeviceMemory data = DeviceMemory::Allocate(kProbeBytes, "probe").value();
     DeviceMemory sink = DeviceMemory::Allocate(1 << 20, "probe").value();
     const GeneratedTensor tensor = *source_->Generated({TensorRole::kGate, 0});
-    Require(cuda::LaunchPackSynthetic({tensor.key, tensor.scale, tensor.offset, tensor.shift}, kProbeBytes / 2 / 1600,
+    Require(cuda::LaunchPackSynthetic({tensor.key, tensor.scale, tensor.offset, tensor.shift},
+                                      kProbeBytes / 2 / 1600,
                                       {data.as<Half>(), 1600, 0, cuda::RowPlacement::kPlain}, stream_.get()),
             "probe");
     double best = 0;
     for (int blocks : {1, 2, 3, 4}) {
       const double us = GraphMicros(stream_.get(), [&] {
-        Require(cuda::LaunchReadProbe(data.as<void>(), kProbeBytes, sink.as<uint32_t>(), blocks * device_.num_sms, stream_.get()),
+        Require(cuda::LaunchReadProbe(data.as<void>(), kProbeBytes, sink.as<uint32_t>(),
+                                      blocks * device_.num_sms, stream_.get()),
                 "probe");
       });
       best = std::max(best, static_cast<double>(kProbeBytes) / us * 1e-3);
@@ -139,7 +143,8 @@ class Bench {
                                       {x.as<Half>(), widest, 0, cuda::RowPlacement::kPlain}, stream_.get()),
             "x");
     for (DeviceMemory* memory : {&y, &residual, &counters, &saturations}) {
-      Require(cudaMemsetAsync(memory->as<void>(), 0, static_cast<size_t>(memory->bytes()), stream_.get()), "memset");
+      Require(cudaMemsetAsync(memory->as<void>(), 0, static_cast<size_t>(memory->bytes()), stream_.get()),
+              "memset");
     }
     struct Kind {
       const char* name;
@@ -152,12 +157,15 @@ class Bench {
                           {"gate_up", &CudaLayer::gate_up, cuda::MatmulOutput::kSwiGlu, true},
                           {"down", &CudaLayer::down, cuda::MatmulOutput::kResidual, false},
                           {"lm_head", nullptr, cuda::MatmulOutput::kStore, false}};
-    const cuda::MatmulDevice device = {device_.num_sms, static_cast<int32_t>(device_.shared_bytes_per_block), cuda::HasWgmma()};
+    const cuda::MatmulDevice device = {device_.num_sms, static_cast<int32_t>(device_.shared_bytes_per_block),
+                                       cuda::HasWgmma()};
     std::printf("%-8s %5s %9s %8s %8s %6s  plan\n", "matmul", "m", "us", "GB/s", "TFLOPS", "share");
     double step_us[2] = {0, 0};
     for (const Kind& kind : kinds) {
       for (int32_t m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096}) {
-        if ((kind.matrix == nullptr && m > 256) || (!filter_.empty() && filter_ != absl::StrCat(kind.name, m))) continue;
+        if ((kind.matrix == nullptr && m > 256) ||
+            (!filter_.empty() && filter_ != absl::StrCat(kind.name, m)))
+          continue;
         std::vector<CudaMatrix> matrices;
         if (kind.matrix == nullptr) {
           matrices.push_back(weights.output());
@@ -168,34 +176,44 @@ class Bench {
         const cuda::MatmulPlan plan = cuda::PlanMatmul(m, first.n, first.k, device);
         for (const bool norm : {false, true}) {
           if (norm && (!kind.norm || !cuda::TakesNorm(plan, m, first.k))) continue;
-          const double us = GraphMicros(stream_.get(), [&] {
-            for (const CudaMatrix& matrix : matrices) {
-              cuda::MatmulArgs args{};
-              args.x = x.as<Half>();
-              args.w = matrix.packed;
-              args.m = m;
-              args.n = matrix.n;
-              args.k = matrix.k;
-              args.output = kind.output;
-              args.y = kind.output == cuda::MatmulOutput::kResidual ? residual.as<float>() : y.as<float>();
-              args.y_stride = matrix.n;
-              args.gated = y.as<Half>();
-              args.saturations = saturations.as<unsigned long long>();
-              args.workspace = workspace.as<float>();
-              args.counters = counters.as<int32_t>();
-              if (norm) {
-                args.norm_x = residual.as<float>();
-                args.norm_weight = weights.final_norm();
-                args.norm_eps = 1e-6f;
-              }
-              Require(cuda::LaunchMatmul(plan, args, stream_.get()), kind.name);
-            }
-          }) / static_cast<double>(matrices.size());
+          const double us = GraphMicros(stream_.get(),
+                                        [&] {
+                                          for (const CudaMatrix& matrix : matrices) {
+                                            cuda::MatmulArgs args{};
+                                            args.x = x.as<Half>();
+                                            args.w = matrix.packed;
+                                            args.m = m;
+                                            args.n = matrix.n;
+                                            args.k = matrix.k;
+                                            args.output = kind.output;
+                                            args.y = kind.output == cuda::MatmulOutput::kResidual
+                                                         ? residual.as<float>()
+                                                         : y.as<float>();
+                                            args.y_stride = matrix.n;
+                                            args.gated = y.as<Half>();
+                                            args.saturations = saturations.as<unsigned long long>();
+                                            args.workspace = workspace.as<float>();
+                                            args.counters = counters.as<int32_t>();
+                                            if (norm) {
+                                              args.norm_x = residual.as<float>();
+                                              args.norm_weight = weights.final_norm();
+                                              args.norm_eps = 1e-6f;
+                                            }
+                                            Require(cuda::LaunchMatmul(plan, args, stream_.get()), kind.name);
+                                          }
+                                        }) /
+                            static_cast<double>(matrices.size());
           const double bytes = 2.0 * first.n * first.k, flops = 2.0 * m * first.n * first.k;
-          std::printf("%-8s %5d %9.2f %8.0f %8.1f %6.2f  %s%s\n", kind.name, m, us, bytes / us * 1e-3, flops / us * 1e-6,
-                      bytes / us * 1e-3 / probe_gbps_, plan.ToString().c_str(), norm ? " norm" : "");
-          out_["matmuls"].push_back({{"name", kind.name}, {"m", m}, {"us", us}, {"gb_per_s", bytes / us * 1e-3},
-                                     {"tflops", flops / us * 1e-6}, {"plan", plan.ToString()}, {"norm", norm}});
+          std::printf("%-8s %5d %9.2f %8.0f %8.1f %6.2f  %s%s\n", kind.name, m, us, bytes / us * 1e-3,
+                      flops / us * 1e-6, bytes / us * 1e-3 / probe_gbps_, plan.ToString().c_str(),
+                      norm ? " norm" : "");
+          out_["matmuls"].push_back({{"name", kind.name},
+                                     {"m", m},
+                                     {"us", us},
+                                     {"gb_per_s", bytes / us * 1e-3},
+                                     {"tflops", flops / us * 1e-6},
+                                     {"plan", plan.ToString()},
+                                     {"norm", norm}});
           if (m == 1 && norm == kind.norm) step_us[0] += us * static_cast<double>(matrices.size());
         }
       }
@@ -219,14 +237,16 @@ class Bench {
     if (sections_.find('d') == std::string::npos) return;
     for (int32_t context : {16, 1024, 4096}) {
       for (int32_t batch : {1, 8, 32, 64}) {
-        if (filter_.empty() || filter_ == absl::StrCat("d", batch, "x", context)) Decode(backend.get(), config, batch, context);
+        if (filter_.empty() || filter_ == absl::StrCat("d", batch, "x", context))
+          Decode(backend.get(), config, batch, context);
       }
     }
   }
 
   std::vector<TokenId> Tokens(int32_t count, int32_t vocab) {
     std::vector<TokenId> tokens(static_cast<size_t>(count));
-    for (TokenId& token : tokens) token = static_cast<TokenId>((random_ = random_ * 1664525 + 1013904223) % static_cast<uint32_t>(vocab));
+    for (TokenId& token : tokens)
+      token = static_cast<TokenId>((random_ = random_ * 1664525 + 1013904223) % static_cast<uint32_t>(vocab));
     return tokens;
   }
 
@@ -246,7 +266,9 @@ class Bench {
       (void)backend->Collect(backend->Submit(release)).value();
     }
     const double ms = Median(times);
-    const double flops = 2.0 * rows * static_cast<double>(config.num_parameters() - int64_t{config.vocab_size} * config.hidden_size);
+    const double flops =
+        2.0 * rows *
+        static_cast<double>(config.num_parameters() - int64_t{config.vocab_size} * config.hidden_size);
     std::printf("prefill %5d rows: %8.3f ms, %.1f TFLOPS of matmuls\n", rows, ms, flops / ms * 1e-9);
     out_["prefill"].push_back({{"rows", rows}, {"ms", ms}, {"tflops", flops / ms * 1e-9}});
   }
@@ -265,7 +287,8 @@ class Bench {
     }
     const auto submit = [&](int step) {
       StepPlan plan;
-      for (int32_t slot = 0; slot < batch; ++slot) plan.segments.push_back({slot, context + step, 1, true, 0, 1});
+      for (int32_t slot = 0; slot < batch; ++slot)
+        plan.segments.push_back({slot, context + step, 1, true, 0, 1});
       return backend->Submit(plan);
     };
     std::vector<double> times;
@@ -291,9 +314,13 @@ class Bench {
     const double bytes = 2.0 * static_cast<double>(config.num_parameters()) +
                          static_cast<double>(config.kv_bytes_per_token()) * batch * (context + kSteps / 2);
     const double share = bytes / probe_gbps_ * 1e-6 / ms;
-    std::printf("decode batch %3d context %5d: %7.4f ms a step, floor %7.4f ms, share %.3f, submit %.0f us\n", batch, context, ms,
-                bytes / probe_gbps_ * 1e-6, share, host_us);
-    out_["decode"].push_back({{"batch", batch}, {"context", context}, {"ms", ms}, {"share_of_probe", share}, {"submit_us", host_us}});
+    std::printf("decode batch %3d context %5d: %7.4f ms a step, floor %7.4f ms, share %.3f, submit %.0f us\n",
+                batch, context, ms, bytes / probe_gbps_ * 1e-6, share, host_us);
+    out_["decode"].push_back({{"batch", batch},
+                              {"context", context},
+                              {"ms", ms},
+                              {"share_of_probe", share},
+                              {"submit_us", host_us}});
   }
 
   const std::string sections_;

@@ -8,7 +8,8 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kLoads = 8;
 
-__global__ void __launch_bounds__(kThreads) ReadProbeKernel(const uint4* data, int64_t count, uint32_t* sink) {
+__global__ void __launch_bounds__(kThreads)
+    ReadProbeKernel(const uint4* data, int64_t count, uint32_t* sink) {
   uint32_t sum = 0;
   const int64_t stride = int64_t{gridDim.x} * kThreads * kLoads;
   for (int64_t base = int64_t{blockIdx.x} * kThreads * kLoads + threadIdx.x; base < count; base += stride) {
@@ -26,9 +27,10 @@ __global__ void __launch_bounds__(kThreads) ReadProbeKernel(const uint4* data, i
 
 }  // namespace
 
-cudaError_t LaunchReadProbe(const void* data, int64_t bytes, uint32_t* sink, int num_blocks, cudaStream_t stream) {
-  ReadProbeKernel<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(static_cast<const uint4*>(data), bytes / 16,
-                                                                               sink);
+cudaError_t LaunchReadProbe(const void* data, int64_t bytes, uint32_t* sink, int num_blocks,
+                            cudaStream_t stream) {
+  ReadProbeKernel<<<static_cast<unsigned>(num_blocks), kThreads, 0, stream>>>(static_cast<const uint4*>(data),
+                                                                              bytes / 16, sink);
   return cudaGetLastError();
 }
 

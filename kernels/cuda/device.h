@@ -33,7 +33,8 @@ cudaError_t GetDeviceInfo(DeviceInfo* info);
 // Runs an empty kernel: fails where the binary has no code for the card, or the card is lost.
 cudaError_t ProbeLaunch(cudaStream_t stream);
 
-// Whether the code that runs here was compiled for sm_90 or later, where a kernel may start before the one before it ends.
+// Whether the code that runs here was compiled for sm_90 or later, where a kernel may start before the one
+// before it ends.
 bool SupportsDependentLaunch();
 
 }  // namespace ridge::kernels::cuda

@@ -9,8 +9,9 @@
 
 namespace ridge::kernels::cuda {
 
-// Starts a kernel so that, where the card can (sm_90), its blocks may come while the kernel before it in the stream still
-// runs. The kernel calls WaitForPriorKernel (mma.cuh) before it touches anything that another kernel writes.
+// Starts a kernel so that, where the card can (sm_90), its blocks may come while the kernel before it in the
+// stream still runs. The kernel calls WaitForPriorKernel (mma.cuh) before it touches anything that another
+// kernel writes.
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes,
                             cudaStream_t stream, Arguments&&... arguments) {

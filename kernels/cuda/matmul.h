@@ -1,6 +1,7 @@
-// y[m][n] = sum over k of W[n][k] x[m][k], fp16 in, fp32 sums, in the order of the numerics contract: within each
-// DotChunk(K) one chain of mma.m16n8k16 in ascending k from zero; chunk sums are added in ascending order; then the bias,
-// then the residual. Every kernel here obeys it, so that which one runs, and how it is cut, changes no bit.
+// y[m][n] = sum over k of W[n][k] x[m][k], fp16 in, fp32 sums, in the order of the numerics contract: within
+// each DotChunk(K) one chain of mma.m16n8k16 in ascending k from zero; chunk sums are added in ascending
+// order; then the bias, then the residual. Every kernel here obeys it, so that which one runs, and how it is
+// cut, changes no bit.
 //
 // The launchers neither allocate nor synchronise.
 #pragma once
@@ -20,26 +21,29 @@ enum class MatmulOutput {
   kStore,     // y = W x (+ bias)
   kResidual,  // y += W x (+ bias)
   kSwiGlu,    // gated[m][n / 2] = fp16(SiLU(gate) * up), W packed with RowPlacement::kGate and kUp
-  kArgMax,    // best[m] = the largest PackCandidate (sampling_row.cuh) of W x, if larger than what is there; y is not written
-  kRopeKv,    // queries to rope.q, keys and values to the pool, as rope_kv.h; W and bias placed as RowPlacement::kRotary says
+  kArgMax,  // best[m] = the largest PackCandidate (sampling_row.cuh) of W x, if larger than what is there; y
+            // is not written
+  kRopeKv,  // queries to rope.q, keys and values to the pool, as rope_kv.h; W and bias placed as
+            // RowPlacement::kRotary says
 };
 
 // kArgMax's output is the decode kernel's alone.
 struct MatmulArgs {
-  const Half* x;           // [m][k]; 16-byte aligned
-  const Half* w;           // packed [n][k] (packing.h)
-  const float* bias;       // [n] or null
-  float* y;                // [m][y_stride]
-  Half* gated;             // [m][n / 2]
-  uint64_t* best;          // [m]
+  const Half* x;      // [m][k]; 16-byte aligned
+  const Half* w;      // packed [n][k] (packing.h)
+  const float* bias;  // [n] or null
+  float* y;           // [m][y_stride]
+  Half* gated;        // [m][n / 2]
+  uint64_t* best;     // [m]
   int32_t m;
   int32_t n;
-  int32_t k;               // a multiple of 16
+  int32_t k;  // a multiple of 16
   int64_t y_stride;
   MatmulOutput output;
   RopeKvArgs rope;                  // kRopeKv's, without its qkv and norms
   unsigned long long* saturations;  // of roundings to fp16
-  // Instead of x where not null: RMSNorm of these fp32 rows [m][k], computed by every block for itself (TakesNorm).
+  // Instead of x where not null: RMSNorm of these fp32 rows [m][k], computed by every block for itself
+  // (TakesNorm).
   const float* norm_x;
   const float* norm_weight;  // [k]
   float norm_eps;
@@ -59,7 +63,8 @@ struct MatmulPlan {
   MatmulKernel kernel;
   int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kTiled: 32, 64, 128; kWgmma: 128)
   int32_t row_tile;    // rows of W a block
-  bool split_chunks;   // not kDecode: each block takes one chunk; the last to end folds them in ascending order
+  bool
+      split_chunks;  // not kDecode: each block takes one chunk; the last to end folds them in ascending order
   int32_t blocks;
 
   std::string ToString() const;
@@ -99,10 +104,13 @@ int32_t MatmulDecodeSharedBytes(const MatmulPlan& plan, int32_t m, int32_t k);
 [[nodiscard]] cudaError_t PrepareMatmulWgmma();
 [[nodiscard]] cudaError_t PrepareMatmul();  // all of them
 
-[[nodiscard]] cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);
-[[nodiscard]] cudaError_t LaunchMatmulTiled(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args,
+                                             cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchMatmulTiled(const MatmulPlan& plan, const MatmulArgs& args,
+                                            cudaStream_t stream);
 
-[[nodiscard]] cudaError_t LaunchMatmulWgmma(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchMatmulWgmma(const MatmulPlan& plan, const MatmulArgs& args,
+                                            cudaStream_t stream);
 
 // By the plan.
 [[nodiscard]] cudaError_t LaunchMatmul(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream);

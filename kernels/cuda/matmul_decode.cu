@@ -1,13 +1,13 @@
 // The matmul of few rows (m <= 32), bound by the weights' way from memory.
 //
-// Geometry: a warp takes one tile of 16 rows of W and one chunk of K; the warps of a block take all chunks of one or more
-// tiles, round after round. Weights are the A operand and go from memory to registers, always 16 loads of 16 bytes a lane in
-// flight (8 KiB a warp; twice that where chunks are long), the first of them before the kernel waits for the one before it. Tokens are the n8 operand. Chunk
-// sums meet in shared memory.
-// x comes from memory in slices of 256 columns a warp, the next one while the last is used, or, with a norm, is made by the
-// block from fp32 rows.
-// Shared memory: x (one or two slices a warp, or all rows), twice 20 x 8 floats a token tile and warp.
-// Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k. Reference: reference::Matmul, within rounding.
+// Geometry: a warp takes one tile of 16 rows of W and one chunk of K; the warps of a block take all chunks of
+// one or more tiles, round after round. Weights are the A operand and go from memory to registers, always 16
+// loads of 16 bytes a lane in flight (8 KiB a warp; twice that where chunks are long), the first of them
+// before the kernel waits for the one before it. Tokens are the n8 operand. Chunk sums meet in shared memory.
+// x comes from memory in slices of 256 columns a warp, the next one while the last is used, or, with a norm,
+// is made by the block from fp32 rows. Shared memory: x (one or two slices a warp, or all rows), twice 20 x 8
+// floats a token tile and warp. Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k. Reference:
+// reference::Matmul, within rounding.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/launch.cuh"
@@ -25,9 +25,11 @@ constexpr int kMaxThreads = 256;
 // K steps that are multiplied without a look at anything else.
 constexpr int kBlockSteps = 16;
 constexpr int kSliceDepth = kBlockSteps * kTileDepth;
-// Such blocks of weights that a warp has in flight: two where a chunk is long, since a block of threads then has few chains.
+// Such blocks of weights that a warp has in flight: two where a chunk is long, since a block of threads then
+// has few chains.
 constexpr int kShortFlight = 1, kLongFlight = 2;
-// Rows of x are 16 bytes apart from a multiple of 128, so that the 8 rows of an ldmatrix meet different banks.
+// Rows of x are 16 bytes apart from a multiple of 128, so that the 8 rows of an ldmatrix meet different
+// banks.
 constexpr int kRowPad = 8;
 // Of a token's 16 sums; 20 puts those of a fragment in different banks.
 constexpr int kSumStride = 20;
@@ -54,9 +56,11 @@ __host__ __device__ Layout LayoutOf(bool norm, int m, int k, int warps, int toke
   return layout;
 }
 
-// Puts the normed rows into x [m][k + kRowPad]: each half of a warp takes one group of 256 columns of one row.
+// Puts the normed rows into x [m][k + kRowPad]: each half of a warp takes one group of 256 columns of one
+// row.
 __device__ void NormRows(const MatmulArgs& args, Half* x, float* sums) {
-  const int groups = NormGroups(args.k), pair = threadIdx.x / kVirtualLanes, lane = threadIdx.x % kVirtualLanes;
+  const int groups = NormGroups(args.k), pair = threadIdx.x / kVirtualLanes,
+            lane = threadIdx.x % kVirtualLanes;
   const int row = pair / groups, column = pair % groups * kNormGroup + lane;
   const int count = row < args.m ? min(kNormGroup, args.k - column + lane) / kVirtualLanes : 0;
   const float* from = args.norm_x + static_cast<int64_t>(row) * args.k + column;
@@ -69,7 +73,8 @@ __device__ void NormRows(const MatmulArgs& args, Half* x, float* sums) {
   }
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) sum = __fmaf_rn(values[i], values[i], sum);  // zeros behind the last change nothing
+  for (int i = 0; i < kValues; ++i)
+    sum = __fmaf_rn(values[i], values[i], sum);  // zeros behind the last change nothing
 #pragma unroll
   for (int width = kVirtualLanes / 2; width >= 1; width /= 2) {
     sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, width, kVirtualLanes));
@@ -115,7 +120,8 @@ constexpr int MaxRegisters(int flight) {
   return flight == kShortFlight ? 128 : 224;
 }
 
-// Where a warp stands in its stream of weights: block after block of its chunk of a tile, then of the next tile.
+// Where a warp stands in its stream of weights: block after block of its chunk of a tile, then of the next
+// tile.
 struct WeightStream {
   const uint4* tile_weights;  // the chunk's first step in the tile
   int64_t tile_distance;      // to the next tile
@@ -140,13 +146,14 @@ template <int kTokenTiles>
 struct RowPlaces {
   uint32_t half[kTokenTiles][2];
 
-  // Rows beyond m, whose sums go nowhere, are other columns of the last one: the same address eight times would be eight
-  // accesses.
+  // Rows beyond m, whose sums go nowhere, are other columns of the last one: the same address eight times
+  // would be eight accesses.
   __device__ RowPlaces(int m, int stride, int lane) {
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
       const int row = t * 8 + lane % 8, read_row = min(row, m - 1);
-      for (int i = 0; i < 2; ++i) half[t][i] = read_row * stride + ((i * 4 + lane / 8) ^ (row - read_row) % 8) * 16;
+      for (int i = 0; i < 2; ++i)
+        half[t][i] = read_row * stride + ((i * 4 + lane / 8) ^ (row - read_row) % 8) * 16;
     }
   }
 
@@ -157,7 +164,8 @@ struct RowPlaces {
   }
 };
 
-// Multiplies a block of up to kBlockSteps steps with a slice of x, and sends for the weights that will take its place.
+// Multiplies a block of up to kBlockSteps steps with a slice of x, and sends for the weights that will take
+// its place.
 template <bool kWhole, int kTokenTiles>
 __device__ void MultiplyBlock(FragmentC (&c)[kTokenTiles], uint4* weights, int steps, uint32_t slice,
                               const RowPlaces<kTokenTiles>& rows, const WeightStream& next) {
@@ -186,7 +194,8 @@ __device__ void MultiplyBlock(FragmentC (&c)[kTokenTiles], uint4* weights, int s
 }
 
 template <int kTokenTiles, bool kNorm, int kFlight>
-__global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
+__global__ void __maxnreg__(MaxRegisters(kFlight))
+    MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int warps = blockDim.x / kWarpThreads;
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
@@ -198,7 +207,8 @@ __global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const Matm
   const int first = warp % chunks * ChunkSteps(args.k);
   const int tile = blockIdx.x * tiles + warp / chunks;
   WeightStream ahead;
-  ahead.tile_weights = reinterpret_cast<const uint4*>(args.w) + (int64_t{tile} * depth + first) * kWarpThreads + lane;
+  ahead.tile_weights =
+      reinterpret_cast<const uint4*>(args.w) + (int64_t{tile} * depth + first) * kWarpThreads + lane;
   ahead.tile_distance = int64_t{stride_tiles} * depth * kWarpThreads;
   ahead.tiles_left = (num_tiles - tile + stride_tiles - 1) / stride_tiles;
   ahead.steps = min(ChunkSteps(args.k), depth - first);
@@ -230,8 +240,8 @@ __global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const Matm
   const int slice_places = ChunkSteps(args.k) > kBlockSteps ? 2 : 1;
   int turn = 0;  // of the two places
   const auto copy_slice = [&](int block, int place) {
-    CopySlice(args, (first + block * kBlockSteps) * kTileDepth, (ahead.steps - block * kBlockSteps) * kTileDepth,
-              x + place * slice_bytes, lane);
+    CopySlice(args, (first + block * kBlockSteps) * kTileDepth,
+              (ahead.steps - block * kBlockSteps) * kTileDepth, x + place * slice_bytes, lane);
   };
   if constexpr (kNorm) {
     NormRows(args, reinterpret_cast<Half*>(shared),
@@ -258,7 +268,8 @@ __global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const Matm
       if constexpr (kNorm) {
         slice += block * kSliceDepth * 2;
       } else if (!one_slice) {
-        copy_slice(block + 1 < blocks ? block + 1 : 0, 1 - turn);  // behind the last the first again, for the next tile
+        copy_slice(block + 1 < blocks ? block + 1 : 0,
+                   1 - turn);  // behind the last the first again, for the next tile
         slice += turn * slice_bytes;
         turn = 1 - turn;
         WaitForCopies<1>();
@@ -321,11 +332,14 @@ __global__ void __maxnreg__(MaxRegisters(kFlight)) MatmulDecodeKernel(const Matm
 
 using Kernel = void (*)(MatmulArgs, int);
 
-// By token tiles: 1, 2, 4. Four leave room for one block on a multiprocessor, which then has twice as much in flight.
-constexpr Kernel kShortKernels[] = {MatmulDecodeKernel<1, false, kShortFlight>, MatmulDecodeKernel<2, false, kShortFlight>,
+// By token tiles: 1, 2, 4. Four leave room for one block on a multiprocessor, which then has twice as much in
+// flight.
+constexpr Kernel kShortKernels[] = {MatmulDecodeKernel<1, false, kShortFlight>,
+                                    MatmulDecodeKernel<2, false, kShortFlight>,
                                     MatmulDecodeKernel<4, false, kLongFlight>};
 constexpr Kernel kNormKernel = MatmulDecodeKernel<1, true, kShortFlight>;
-constexpr Kernel kLongKernels[] = {MatmulDecodeKernel<1, false, kLongFlight>, MatmulDecodeKernel<2, false, kLongFlight>,
+constexpr Kernel kLongKernels[] = {MatmulDecodeKernel<1, false, kLongFlight>,
+                                   MatmulDecodeKernel<2, false, kLongFlight>,
                                    MatmulDecodeKernel<4, false, kLongFlight>};
 
 Kernel KernelOf(int token_tiles, bool norm, int k) {
@@ -352,8 +366,10 @@ int32_t MatmulDecodeSharedBytes(const MatmulPlan& plan, int32_t m, int32_t k) {
 cudaError_t PrepareMatmulDecode() {
   int device = 0, shared = 0;
   cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  for (Kernel kernel : {kShortKernels[0], kShortKernels[1], kNormKernel, kLongKernels[0], kLongKernels[1], kLongKernels[2]}) {
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  for (Kernel kernel :
+       {kShortKernels[0], kShortKernels[1], kNormKernel, kLongKernels[0], kLongKernels[1], kLongKernels[2]}) {
     cudaFuncAttributes attributes{};
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess) break;
@@ -366,14 +382,15 @@ cudaError_t PrepareMatmulDecode() {
 cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
   const int warps = NumWarps(plan, args.k);
   const bool norm = args.norm_x != nullptr;
-  if (args.m < 1 || args.m > plan.token_tile || args.k % kTileDepth != 0 || warps * kWarpThreads > kMaxThreads ||
-      (norm && !TakesNorm(plan, args.m, args.k))) {
+  if (args.m < 1 || args.m > plan.token_tile || args.k % kTileDepth != 0 ||
+      warps * kWarpThreads > kMaxThreads || (norm && !TakesNorm(plan, args.m, args.k))) {
     return cudaErrorInvalidValue;
   }
   const int token_tiles = plan.token_tile / 8, chunks = warps / (plan.row_tile / kTileRows);
   const Layout layout = LayoutOf(norm, args.m, args.k, warps, token_tiles);
-  return LaunchDependent(KernelOf(token_tiles, norm, args.k), static_cast<unsigned>(plan.blocks), warps * kWarpThreads,
-                         layout.x_bytes + 2 * layout.sum_bytes + layout.group_bytes, stream, args, chunks);
+  return LaunchDependent(KernelOf(token_tiles, norm, args.k), static_cast<unsigned>(plan.blocks),
+                         warps * kWarpThreads, layout.x_bytes + 2 * layout.sum_bytes + layout.group_bytes,
+                         stream, args, chunks);
 }
 
 }  // namespace ridge::kernels::cuda

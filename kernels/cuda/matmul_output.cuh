@@ -24,7 +24,8 @@ __device__ inline void WriteRopeKv(const RopeKvArgs& args, int token, int row, f
   } else {
     const int slot = args.slots[token];
     if (slot < 0) return;
-    const int block = args.block_tables[static_cast<int64_t>(slot) * args.table_stride + position / kKvBlockTokens];
+    const int block =
+        args.block_tables[static_cast<int64_t>(slot) * args.table_stride + position / kKvBlockTokens];
     const bool is_key = head < args.num_heads + args.num_kv_heads;
     const int kv_head = (head - args.num_heads) % args.num_kv_heads;
     out = args.kv.pool + block * args.kv.block_stride + (is_key ? args.kv.key_offset : args.kv.value_offset) +
@@ -34,8 +35,8 @@ __device__ inline void WriteRopeKv(const RopeKvArgs& args, int token, int row, f
   out[i + half] = __half_as_ushort(SaturateToHalf(high, args.saturations));
 }
 
-// Loads that WriteSums will do, sent ahead so that it finds them in L1: before the prior kernel is waited for what no kernel of
-// the step writes, after it the residual.
+// Loads that WriteSums will do, sent ahead so that it finds them in L1: before the prior kernel is waited for
+// what no kernel of the step writes, after it the residual.
 __device__ inline void Touch(const void* pointer) {
   asm volatile("{ .reg .u32 unused; ld.global.u32 unused, [%0]; }" ::"l"(pointer));
 }
@@ -52,7 +53,8 @@ __device__ inline void TouchConstants(const MatmulArgs& args, int token, int row
   const int position = rope.positions[token], slot = rope.slots[token];
   Touch(rope.cosines + static_cast<int64_t>(position) * half + i);
   Touch(rope.sines + static_cast<int64_t>(position) * half + i);
-  if (slot >= 0) Touch(rope.block_tables + static_cast<int64_t>(slot) * rope.table_stride + position / kKvBlockTokens);
+  if (slot >= 0)
+    Touch(rope.block_tables + static_cast<int64_t>(slot) * rope.table_stride + position / kKvBlockTokens);
 }
 
 __device__ inline void TouchResidual(const MatmulArgs& args, int token, int row) {
@@ -62,7 +64,8 @@ __device__ inline void TouchResidual(const MatmulArgs& args, int token, int row)
   Touch(y + 8 * (row + 8 < args.n));
 }
 
-// Sums of one token and of rows `row` and `row` + 8 of W, where row % 16 < 8. Rows beyond n and tokens beyond m are left out.
+// Sums of one token and of rows `row` and `row` + 8 of W, where row % 16 < 8. Rows beyond n and tokens beyond
+// m are left out.
 __device__ inline void WriteSums(const MatmulArgs& args, int token, int row, float low, float high) {
   if (token >= args.m || row >= args.n) return;
   const bool has_high = row + 8 < args.n;

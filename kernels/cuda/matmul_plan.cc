@@ -7,7 +7,8 @@
 namespace ridge::kernels::cuda {
 namespace {
 
-// Warps of a decode block, and blocks that share a multiprocessor: more blocks would only wait for these to end.
+// Warps of a decode block, and blocks that share a multiprocessor: more blocks would only wait for these to
+// end.
 constexpr int32_t kDecodeWarps = 8;
 constexpr int32_t kDecodeBlocksPerSm = 2;
 
@@ -36,7 +37,8 @@ MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
   plan.token_tile = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   plan.row_tile = m <= 64 ? 64 : 128;
   plan.blocks = CeilDivide(m, plan.token_tile) * CeilDivide(n, plan.row_tile);
-  // Where more than half of the multiprocessors would be idle, the partial sums' way through L2 is the lesser cost.
+  // Where more than half of the multiprocessors would be idle, the partial sums' way through L2 is the lesser
+  // cost.
   plan.split_chunks = NumChunks(k) > 1 && 2 * plan.blocks < device.num_sms;
   if (plan.split_chunks) plan.blocks *= NumChunks(k);
   return plan;
@@ -45,7 +47,8 @@ MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
 }  // namespace
 
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
-  // Above 16 rows a block of the decode kernel has a multiprocessor for itself: good for one round, and where K is short.
+  // Above 16 rows a block of the decode kernel has a multiprocessor for itself: good for one round, and where
+  // K is short.
   if (m <= 16 || (m <= kMaxDecodeRows && NumRowTiles(n) <= device.num_sms && DotChunk(k) == 256)) {
     const MatmulPlan plan = PlanDecode(m, n, k, device);
     if (MatmulDecodeSharedBytes(plan, m, k) <= device.shared_bytes_per_block) return plan;
@@ -55,8 +58,8 @@ MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& devic
 
 int64_t MatmulWorkspaceBytes(const MatmulPlan& plan, int32_t m, int32_t n, int32_t k) {
   if (!plan.split_chunks) return 0;
-  return int64_t{4} * NumChunks(k) * CeilDivide(m, plan.token_tile) * plan.token_tile * CeilDivide(n, plan.row_tile) *
-         plan.row_tile;
+  return int64_t{4} * NumChunks(k) * CeilDivide(m, plan.token_tile) * plan.token_tile *
+         CeilDivide(n, plan.row_tile) * plan.row_tile;
 }
 
 int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n) {
@@ -67,8 +70,8 @@ int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n) {
 std::string MatmulPlan::ToString() const {
   const char* names[] = {"decode", "tiled", "wgmma"};
   char text[96];
-  std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s", names[static_cast<int>(kernel)], row_tile, token_tile,
-                blocks, split_chunks ? " split" : "");
+  std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s", names[static_cast<int>(kernel)],
+                row_tile, token_tile, blocks, split_chunks ? " split" : "");
   return text;
 }
 

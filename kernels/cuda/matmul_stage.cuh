@@ -1,7 +1,9 @@
-// Parts that the matmuls through shared memory have in common: the stages of the ring and the fold of split chunks.
+// Parts that the matmuls through shared memory have in common: the stages of the ring and the fold of split
+// chunks.
 //
-// A stage holds 64 columns of both operands. W's tiles lie in it as they are packed. Tokens are rows of 128 bytes whose
-// 16-byte parts are swizzled by row % 8: no bank conflicts for ldmatrix, and the 128-byte swizzle of wgmma.
+// A stage holds 64 columns of both operands. W's tiles lie in it as they are packed. Tokens are rows of 128
+// bytes whose 16-byte parts are swizzled by row % 8: no bank conflicts for ldmatrix, and the 128-byte swizzle
+// of wgmma.
 #pragma once
 
 #include "kernels/cuda/matmul.h"
@@ -11,16 +13,16 @@
 
 namespace ridge::kernels::cuda {
 
-inline constexpr int kStageDepth = 64;                            // columns
-inline constexpr int kStageSteps = kStageDepth / kTileDepth;      // k steps
+inline constexpr int kStageDepth = 64;                               // columns
+inline constexpr int kStageSteps = kStageDepth / kTileDepth;         // k steps
 inline constexpr int kStageTileBytes = kStageSteps * kTileSize * 2;  // of one row tile
 inline constexpr int kTokenBytes = kStageDepth * 2;
 
 // What a block computes.
 struct BlockWork {
-  int row_tile;   // first
-  int num_tiles;  // row tiles of W
-  int token;      // first
+  int row_tile;                // first
+  int num_tiles;               // row tiles of W
+  int token;                   // first
   int depth_begin, depth_end;  // k steps
 };
 
@@ -42,22 +44,25 @@ __device__ inline uint32_t TokenPlace(int token, int part) {
   return token * kTokenBytes + (part ^ (token % 8)) * 16;
 }
 
-// Brings stages to shared memory: kRowTiles row tiles of W, then kTokens tokens. What a thread copies differs from stage to
-// stage by a constant distance alone, and from pass to pass by another.
+// Brings stages to shared memory: kRowTiles row tiles of W, then kTokens tokens. What a thread copies differs
+// from stage to stage by a constant distance alone, and from pass to pass by another.
 template <int kRowTiles, int kTokens, int kThreads>
 class StageCopier {
  public:
   __device__ StageCopier(const MatmulArgs& args, const BlockWork& work) {
-    static_assert(kThreads % kTileUnits == 0 && kRowTiles % kTilesPerPass == 0 && kTokens % kTokensPerPass == 0);
+    static_assert(kThreads % kTileUnits == 0 && kRowTiles % kTilesPerPass == 0 &&
+                  kTokens % kTokensPerPass == 0);
     const int depth = args.k / kTileDepth;
     const int tile = work.row_tile + threadIdx.x / kTileUnits, unit = threadIdx.x % kTileUnits;
     const int token = work.token + threadIdx.x / kTokenUnits, part = threadIdx.x % kTokenUnits;
-    weights_ = reinterpret_cast<const uint4*>(args.w) + (int64_t{tile} * depth + work.depth_begin) * kWarpThreads + unit;
+    weights_ = reinterpret_cast<const uint4*>(args.w) +
+               (int64_t{tile} * depth + work.depth_begin) * kWarpThreads + unit;
     weights_pass_ = int64_t{kTilesPerPass} * depth * kWarpThreads;
     tiles_left_ = work.num_tiles - tile;
     weight_step_ = unit / kWarpThreads;
     tokens_ = reinterpret_cast<const uint4*>(args.x + static_cast<int64_t>(token) * args.k +
-                                             work.depth_begin * kTileDepth) + part;
+                                             work.depth_begin * kTileDepth) +
+              part;
     tokens_pass_ = int64_t{kTokensPerPass} * (args.k / 8);
     tokens_left_ = args.m - token;
     token_step_ = part / 2;
@@ -107,12 +112,13 @@ __device__ inline FragmentA LoadStageA(uint32_t stage, int tile, int step, int l
   return a;
 }
 
-// Leaves a block's sums of one chunk, kFragments a thread, where the last block of the tile finds them; true in that block,
-// with the totals in `sums`.
+// Leaves a block's sums of one chunk, kFragments a thread, where the last block of the tile finds them; true
+// in that block, with the totals in `sums`.
 template <int kFragments, int kThreads>
 __device__ inline bool FoldChunks(const MatmulArgs& args, FragmentC (&sums)[kFragments]) {
   const int chunks = gridDim.z, tile = blockIdx.y * gridDim.x + blockIdx.x;
-  float4* partials = reinterpret_cast<float4*>(args.workspace) + static_cast<int64_t>(tile) * chunks * kFragments * kThreads;
+  float4* partials =
+      reinterpret_cast<float4*>(args.workspace) + static_cast<int64_t>(tile) * chunks * kFragments * kThreads;
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) {
     __stcg(partials + (static_cast<int64_t>(blockIdx.z) * kFragments + f) * kThreads + threadIdx.x,
@@ -157,8 +163,8 @@ __device__ inline void AddChunk(FragmentC& total, FragmentC& sum) {
 
 // Writes a thread's finished sums; `row_of(f)` and `token_of(f)` say where fragment f begins.
 template <int kFragments, typename RowOf, typename TokenOf>
-__device__ inline void WriteFragments(const MatmulArgs& args, FragmentC (&sums)[kFragments], const RowOf& row_of,
-                                      const TokenOf& token_of) {
+__device__ inline void WriteFragments(const MatmulArgs& args, FragmentC (&sums)[kFragments],
+                                      const RowOf& row_of, const TokenOf& token_of) {
   if (args.output == MatmulOutput::kResidual && args.bias == nullptr) {
     // All loads go out before the first store.
     float* const y = args.y;

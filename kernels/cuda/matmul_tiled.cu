@@ -1,11 +1,12 @@
-// The matmul of many rows: blocks of W's rows x tokens, fed through a ring of shared-memory stages (matmul_stage.cuh).
+// The matmul of many rows: blocks of W's rows x tokens, fed through a ring of shared-memory stages
+// (matmul_stage.cuh).
 //
-// Geometry: a warp has kTilesN x 16 rows of W and kTilesM x 8 tokens; W is the A operand, one 16-byte load a fragment, tokens
-// come by ldmatrix. At each end of a chunk a warp's sums are added to totals in registers. With split_chunks every block
-// takes one chunk and writes its sums; the last block of a tile to end adds them all.
-// Grid: token blocks first (the W tile stays in L2), then row blocks, then chunks.
-// Shared memory: kStages x 128 bytes x (rows + tokens). Bytes: 2 n k + 2 m k at best. FLOPs: 2 m n k.
-// Reference: reference::Matmul, within rounding.
+// Geometry: a warp has kTilesN x 16 rows of W and kTilesM x 8 tokens; W is the A operand, one 16-byte load a
+// fragment, tokens come by ldmatrix. At each end of a chunk a warp's sums are added to totals in registers.
+// With split_chunks every block takes one chunk and writes its sums; the last block of a tile to end adds
+// them all. Grid: token blocks first (the W tile stays in L2), then row blocks, then chunks. Shared memory:
+// kStages x 128 bytes x (rows + tokens). Bytes: 2 n k + 2 m k at best. FLOPs: 2 m n k. Reference:
+// reference::Matmul, within rounding.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_output.cuh"
@@ -16,7 +17,8 @@ namespace {
 
 template <int kWarpsN_, int kWarpsM_, int kTilesN_, int kTilesM_, int kStages_>
 struct Shape {
-  static constexpr int kWarpsN = kWarpsN_, kWarpsM = kWarpsM_, kTilesN = kTilesN_, kTilesM = kTilesM_, kStages = kStages_;
+  static constexpr int kWarpsN = kWarpsN_, kWarpsM = kWarpsM_, kTilesN = kTilesN_, kTilesM = kTilesM_,
+                       kStages = kStages_;
   static constexpr int kThreads = kWarpsN * kWarpsM * kWarpThreads;
   static constexpr int kRowTiles = kWarpsN * kTilesN;
   static constexpr int kTokens = kWarpsM * kTilesM * 8;
@@ -50,10 +52,12 @@ struct StepFragments {
   }
 };
 
-// The stage's part of a warp's sums: fragment n * kTilesM + m is that of row tile n and tokens 8 m ... The fragments of the
-// next step are on their way while a step is multiplied; steps beyond the last are loaded and left alone.
+// The stage's part of a warp's sums: fragment n * kTilesM + m is that of row tile n and tokens 8 m ... The
+// fragments of the next step are on their way while a step is multiplied; steps beyond the last are loaded
+// and left alone.
 template <typename S>
-__device__ void MultiplyStage(FragmentC (&c)[S::kFragments], uint32_t stage, int steps, int warp_n, int warp_m, int lane) {
+__device__ void MultiplyStage(FragmentC (&c)[S::kFragments], uint32_t stage, int steps, int warp_n,
+                              int warp_m, int lane) {
   StepFragments<S> fragments[2];
   fragments[0].Load(stage, 0, warp_n, warp_m, lane);
 #pragma unroll
@@ -103,7 +107,8 @@ __global__ void __launch_bounds__(S::kThreads) MatmulTiledKernel(const MatmulArg
     copy_weights(stage + S::kStages - 1);
     copy_tokens(stage + S::kStages - 1);
     const int step = work.depth_begin + stage * kStageSteps;
-    MultiplyStage<S>(c, ring + stage % S::kStages * S::kStageBytes, work.depth_end - step, warp_n, warp_m, lane);
+    MultiplyStage<S>(c, ring + stage % S::kStages * S::kStageBytes, work.depth_end - step, warp_n, warp_m,
+                     lane);
     if constexpr (!kSplit) {
       if ((step + kStageSteps) % chunk_depth != 0 && stage + 1 < stages) continue;
 #pragma unroll
@@ -124,8 +129,8 @@ __global__ void __launch_bounds__(S::kThreads) MatmulTiledKernel(const MatmulArg
 
 template <typename S>
 cudaError_t Prepare() {
-  cudaError_t error = cudaFuncSetAttribute(MatmulTiledKernel<S, false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           S::kStages * S::kStageBytes);
+  cudaError_t error = cudaFuncSetAttribute(
+      MatmulTiledKernel<S, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kStages * S::kStageBytes);
   if (error != cudaSuccess) return error;
   return cudaFuncSetAttribute(MatmulTiledKernel<S, true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               S::kStages * S::kStageBytes);
@@ -133,11 +138,12 @@ cudaError_t Prepare() {
 
 template <typename S>
 cudaError_t LaunchShape(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>((args.m + S::kTokens - 1) / S::kTokens),
-                  static_cast<unsigned>((NumRowTiles(args.n) + S::kRowTiles - 1) / S::kRowTiles),
-                  static_cast<unsigned>(plan.split_chunks ? (args.k + DotChunk(args.k) - 1) / DotChunk(args.k) : 1));
-  return LaunchDependent(plan.split_chunks ? MatmulTiledKernel<S, true> : MatmulTiledKernel<S, false>, grid, S::kThreads,
-                         S::kStages * S::kStageBytes, stream, args);
+  const dim3 grid(
+      static_cast<unsigned>((args.m + S::kTokens - 1) / S::kTokens),
+      static_cast<unsigned>((NumRowTiles(args.n) + S::kRowTiles - 1) / S::kRowTiles),
+      static_cast<unsigned>(plan.split_chunks ? (args.k + DotChunk(args.k) - 1) / DotChunk(args.k) : 1));
+  return LaunchDependent(plan.split_chunks ? MatmulTiledKernel<S, true> : MatmulTiledKernel<S, false>, grid,
+                         S::kThreads, S::kStages * S::kStageBytes, stream, args);
 }
 
 }  // namespace
@@ -150,7 +156,9 @@ cudaError_t PrepareMatmulTiled() {
 }
 
 cudaError_t LaunchMatmulTiled(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
-  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr || args.output == MatmulOutput::kArgMax) return cudaErrorInvalidValue;
+  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr ||
+      args.output == MatmulOutput::kArgMax)
+    return cudaErrorInvalidValue;
   switch (plan.token_tile) {
     case Tokens32::kTokens:
       return LaunchShape<Tokens32>(plan, args, stream);

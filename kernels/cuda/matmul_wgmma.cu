@@ -1,9 +1,10 @@
-// The matmul of many rows by the warpgroup instructions of sm_90a: the same bits as the other kernels, at twice their rate.
+// The matmul of many rows by the warpgroup instructions of sm_90a: the same bits as the other kernels, at
+// twice their rate.
 //
-// Geometry: 256 threads, two warpgroups; a block has 128 rows of W and 128 tokens, a warpgroup 64 of the rows and all
-// tokens. W is the A operand from registers, as it is packed; tokens are the B operand in shared memory. Two stages of the
-// ring (128 columns) are multiplied between barriers. Chunks, splits and the grid are those of matmul_tiled.cu.
-// Shared memory: 192 KiB. Bytes, FLOPs, reference: as matmul_tiled.cu.
+// Geometry: 256 threads, two warpgroups; a block has 128 rows of W and 128 tokens, a warpgroup 64 of the rows
+// and all tokens. W is the A operand from registers, as it is packed; tokens are the B operand in shared
+// memory. Two stages of the ring (128 columns) are multiplied between barriers. Chunks, splits and the grid
+// are those of matmul_tiled.cu. Shared memory: 192 KiB. Bytes, FLOPs, reference: as matmul_tiled.cu.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_output.cuh"
@@ -59,7 +60,8 @@ __global__ void __launch_bounds__(kThreads, 1) MatmulWgmmaKernel(const MatmulArg
     const uint32_t stage = ring + pair % kPairs * 2 * kStageBytes;
     FragmentA a[kPairSteps];
 #pragma unroll
-    for (int i = 0; i < kPairSteps; ++i) a[i] = LoadStageA(stage + i / kStageSteps * kStageBytes, warp, i % kStageSteps, lane);
+    for (int i = 0; i < kPairSteps; ++i)
+      a[i] = LoadStageA(stage + i / kStageSteps * kStageBytes, warp, i % kStageSteps, lane);
     WgmmaFence();
 #pragma unroll
     for (int i = 0; i < kPairSteps; ++i) {
@@ -68,7 +70,8 @@ __global__ void __launch_bounds__(kThreads, 1) MatmulWgmmaKernel(const MatmulArg
       Wgmma(c, a[i], SwizzledOperand(tokens + i % kStageSteps * kTileDepth * 2));
     }
     WgmmaCommit();
-    copy(pair + kPairs - 1);  // while the products are formed; all threads are done with the room since the barrier
+    copy(pair + kPairs -
+         1);  // while the products are formed; all threads are done with the room since the barrier
     WgmmaWait<0>();
     if constexpr (!kSplit) {
       if ((first + kPairSteps) % chunk_depth != 0 && pair + 1 < pairs) continue;
@@ -97,26 +100,31 @@ bool HasWgmma() {
     DeviceInfo info;
     cudaFuncAttributes attributes{};
     return GetDeviceInfo(&info) == cudaSuccess && info.capability == 90 &&
-           cudaFuncGetAttributes(&attributes, MatmulWgmmaKernel<false>) == cudaSuccess && attributes.ptxVersion == 90;
+           cudaFuncGetAttributes(&attributes, MatmulWgmmaKernel<false>) == cudaSuccess &&
+           attributes.ptxVersion == 90;
   }();
   return has;
 }
 
 cudaError_t PrepareMatmulWgmma() {
   if (!HasWgmma()) return cudaSuccess;
-  cudaError_t error =
-      cudaFuncSetAttribute(MatmulWgmmaKernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  cudaError_t error = cudaFuncSetAttribute(MatmulWgmmaKernel<false>,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(MatmulWgmmaKernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  return cudaFuncSetAttribute(MatmulWgmmaKernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              kSharedBytes);
 }
 
 cudaError_t LaunchMatmulWgmma(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
-  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr || args.output == MatmulOutput::kArgMax || !HasWgmma()) return cudaErrorInvalidValue;
-  const dim3 grid(static_cast<unsigned>((args.m + kTokens - 1) / kTokens),
-                  static_cast<unsigned>((NumRowTiles(args.n) + kRowTiles - 1) / kRowTiles),
-                  static_cast<unsigned>(plan.split_chunks ? (args.k + DotChunk(args.k) - 1) / DotChunk(args.k) : 1));
-  return LaunchDependent(plan.split_chunks ? MatmulWgmmaKernel<true> : MatmulWgmmaKernel<false>, grid, kThreads,
-                         kSharedBytes, stream, args);
+  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr ||
+      args.output == MatmulOutput::kArgMax || !HasWgmma())
+    return cudaErrorInvalidValue;
+  const dim3 grid(
+      static_cast<unsigned>((args.m + kTokens - 1) / kTokens),
+      static_cast<unsigned>((NumRowTiles(args.n) + kRowTiles - 1) / kRowTiles),
+      static_cast<unsigned>(plan.split_chunks ? (args.k + DotChunk(args.k) - 1) / DotChunk(args.k) : 1));
+  return LaunchDependent(plan.split_chunks ? MatmulWgmmaKernel<true> : MatmulWgmmaKernel<false>, grid,
+                         kThreads, kSharedBytes, stream, args);
 }
 
 }  // namespace ridge::kernels::cuda

@@ -1,5 +1,6 @@
-// The instructions behind the kernels, one function each: matrix multiply-accumulate, fragment and asynchronous loads,
-// dependent launches. Fragment layouts are those of the PTX manual; g = lane / 4 and t = lane % 4 below.
+// The instructions behind the kernels, one function each: matrix multiply-accumulate, fragment and
+// asynchronous loads, dependent launches. Fragment layouts are those of the PTX manual; g = lane / 4 and t =
+// lane % 4 below.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +11,8 @@ namespace ridge::kernels::cuda {
 
 inline constexpr int kWarpThreads = 32;
 
-// 16 x 16 fp16, row-major: {row g, k 2t..}, {row g + 8, k 2t..}, {row g, k 2t + 8..}, {row g + 8, k 2t + 8..}.
+// 16 x 16 fp16, row-major: {row g, k 2t..}, {row g + 8, k 2t..}, {row g, k 2t + 8..}, {row g + 8, k 2t
+// + 8..}.
 struct FragmentA {
   uint32_t x[4];
 };
@@ -27,7 +29,8 @@ struct FragmentC {
 
 // c += a b: the one instruction from which every dot product of the numerics contract is built.
 __device__ inline void Mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+      "%1, %2, %3};"
       : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
       : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
 }
@@ -36,8 +39,9 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Four 8 x 8 matrices of fp16; lane i gives the address of row i % 8 of matrix i / 8 (16 bytes, aligned). With rows along
-// n and 16 bytes of k each, registers {0, 1} are the FragmentB of k 0..15 and {2, 3} that of k 16..31.
+// Four 8 x 8 matrices of fp16; lane i gives the address of row i % 8 of matrix i / 8 (16 bytes, aligned).
+// With rows along n and 16 bytes of k each, registers {0, 1} are the FragmentB of k 0..15 and {2, 3} that of
+// k 16..31.
 __device__ inline void LoadMatrices(uint32_t (&x)[4], uint32_t shared_address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -87,8 +91,8 @@ __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Dependent launches (sm_90): a kernel that was launched with the attribute may start while the one before it runs.
-// Before this call it may read only what no kernel of the step writes (weights).
+// Dependent launches (sm_90): a kernel that was launched with the attribute may start while the one before it
+// runs. Before this call it may read only what no kernel of the step writes (weights).
 __device__ inline void WaitForPriorKernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,5 +1,5 @@
-// Geometry: a warp a chain of 64 steps. Inputs are hashes of their place: in chain c the exponents of fp16 spread over 2 + 3 c
-// binades around 1, so that sums meet alignment, truncation and rounding in every way.
+// Geometry: a warp a chain of 64 steps. Inputs are hashes of their place: in chain c the exponents of fp16
+// spread over 2 + 3 c binades around 1, so that sums meet alignment, truncation and rounding in every way.
 #include "kernels/cuda/numerics_probe.h"
 
 #include "kernels/cuda/mma.cuh"

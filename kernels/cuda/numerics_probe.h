@@ -1,5 +1,5 @@
-// The card's own arithmetic in a few numbers: chains of mma.m16n8k16 over fixed inputs. Cards that give other bits here
-// give other bits everywhere; the result is part of the numerics id.
+// The card's own arithmetic in a few numbers: chains of mma.m16n8k16 over fixed inputs. Cards that give other
+// bits here give other bits everywhere; the result is part of the numerics id.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
-// Geometry: a thread for two neighbouring elements (4 bytes), 256 a block. Bytes: 4 an element (packing), 2 (generating).
+// Geometry: a thread for two neighbouring elements (4 bytes), 256 a block. Bytes: 4 an element (packing), 2
+// (generating).
 #include "kernels/cuda/packing.h"
 
 #include <cuda_fp16.h>

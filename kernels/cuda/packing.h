@@ -1,9 +1,10 @@
-// How the CUDA kernels hold a weight matrix [n][k]: in tiles of 16 x 16, each in the order in which the lanes of a warp
-// hold it as the A operand of mma.m16n8k16, so that a lane's part of a tile is one 16-byte load and a warp that goes along k
-// reads 512 contiguous bytes a step. The same registers serve as two B operands (rows 0..7: words 0 and 2; rows 8..15: words
-// 1 and 3), and as the A operand of wgmma.
+// How the CUDA kernels hold a weight matrix [n][k]: in tiles of 16 x 16, each in the order in which the lanes
+// of a warp hold it as the A operand of mma.m16n8k16, so that a lane's part of a tile is one 16-byte load and
+// a warp that goes along k reads 512 contiguous bytes a step. The same registers serve as two B operands
+// (rows 0..7: words 0 and 2; rows 8..15: words 1 and 3), and as the A operand of wgmma.
 //
-// Tiles run along k first: tile (n / 16, k / 16) is number n / 16 * (K / 16) + k / 16. Rows beyond n are zero.
+// Tiles run along k first: tile (n / 16, k / 16) is number n / 16 * (K / 16) + k / 16. Rows beyond n are
+// zero.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +16,7 @@
 
 namespace ridge::kernels::cuda {
 
-inline constexpr int kTileRows = 16;  // along n
+inline constexpr int kTileRows = 16;   // along n
 inline constexpr int kTileDepth = 16;  // along k
 inline constexpr int kTileSize = kTileRows * kTileDepth;
 
@@ -36,8 +37,8 @@ RIDGE_HD constexpr int64_t PackedIndex(int64_t row, int64_t column, int64_t k) {
   return tile * kTileSize + lane * 8 + word * 2 + column % 2;
 }
 
-// Which row of the packed matrix a tensor's row becomes. The last three put rows that are used together 8 apart in one tile, so
-// that one lane of a matmul holds the sums of both.
+// Which row of the packed matrix a tensor's row becomes. The last three put rows that are used together 8
+// apart in one tile, so that one lane of a matmul holds the sums of both.
 enum class RowPlacement {
   kPlain,   // row
   kGate,    // gate and up share a matrix: row / 8 * 16 + row % 8
@@ -62,9 +63,10 @@ struct PackTarget {
   int64_t head_dim = 0;  // kRotary's; row_begin is a multiple of it
 };
 
-// Puts rows [first_row, first_row + num_rows) of a tensor, given as [num_rows][k] in device memory, into their places.
-[[nodiscard]] cudaError_t LaunchPackRows(const Half* rows, int64_t first_row, int64_t num_rows, const PackTarget& target,
-                                         cudaStream_t stream);
+// Puts rows [first_row, first_row + num_rows) of a tensor, given as [num_rows][k] in device memory, into
+// their places.
+[[nodiscard]] cudaError_t LaunchPackRows(const Half* rows, int64_t first_row, int64_t num_rows,
+                                         const PackTarget& target, cudaStream_t stream);
 
 // A tensor of worker/model/synthetic.h: element `index` is fp16(float(offset + (integer >> shift)) * scale).
 struct SyntheticTensor {
@@ -75,7 +77,7 @@ struct SyntheticTensor {
 };
 
 // Generates the whole tensor [num_rows][k] in its places.
-[[nodiscard]] cudaError_t LaunchPackSynthetic(const SyntheticTensor& tensor, int64_t num_rows, const PackTarget& target,
-                                              cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchPackSynthetic(const SyntheticTensor& tensor, int64_t num_rows,
+                                              const PackTarget& target, cudaStream_t stream);
 
 }  // namespace ridge::kernels::cuda

@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kThreads) SlotChangesKernel(SlotChangesArgs ar
 }  // namespace
 
 cudaError_t LaunchSlotChanges(const SlotChangesArgs& args, cudaStream_t stream) {
-  const int count = args.num_sampling_changes > args.num_block_changes ? args.num_sampling_changes : args.num_block_changes;
+  const int count =
+      args.num_sampling_changes > args.num_block_changes ? args.num_sampling_changes : args.num_block_changes;
   if (count == 0) return cudaSuccess;
   SlotChangesKernel<<<(count + kThreads - 1) / kThreads, kThreads, 0, stream>>>(args);
   return cudaGetLastError();

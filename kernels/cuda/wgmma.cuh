@@ -1,8 +1,8 @@
-// Warpgroup matrix multiply-accumulate, sm_90a only (RIDGE_HAS_WGMMA says whether the code that is being compiled has it): the
-// same bits as a chain of mma.m16n8k16, which tests/gpu/numerics_test.cu holds it to.
+// Warpgroup matrix multiply-accumulate, sm_90a only (RIDGE_HAS_WGMMA says whether the code that is being
+// compiled has it): the same bits as a chain of mma.m16n8k16, which tests/gpu/numerics_test.cu holds it to.
 //
-// The 128 threads of a warpgroup call these together. Warp w has rows 16 w .. 16 w + 15 of the 64, with the fragments of
-// mma.cuh: c[4 j ..] is the FragmentC of columns 8 j .. 8 j + 7.
+// The 128 threads of a warpgroup call these together. Warp w has rows 16 w .. 16 w + 15 of the 64, with the
+// fragments of mma.cuh: c[4 j ..] is the FragmentC of columns 8 j .. 8 j + 7.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,18 @@ namespace ridge::kernels::cuda {
 
 #if RIDGE_HAS_WGMMA
 
-// Describes an operand in shared memory, k-major, unswizzled: core matrices of 8 rows x 16 bytes, 128 contiguous bytes each;
-// neighbours along k are `depth_stride` bytes apart, neighbours along rows `row_stride`.
-__device__ inline uint64_t SharedOperand(uint32_t shared_address, uint32_t depth_stride, uint32_t row_stride) {
+// Describes an operand in shared memory, k-major, unswizzled: core matrices of 8 rows x 16 bytes, 128
+// contiguous bytes each; neighbours along k are `depth_stride` bytes apart, neighbours along rows
+// `row_stride`.
+__device__ inline uint64_t SharedOperand(uint32_t shared_address, uint32_t depth_stride,
+                                         uint32_t row_stride) {
   return (shared_address >> 4 & 0x3FFF) | static_cast<uint64_t>(depth_stride >> 4) << 16 |
          static_cast<uint64_t>(row_stride >> 4) << 32;
 }
 
-// Rows of 128 bytes, 64 columns, whose 16-byte parts are swizzled by row % 8; groups of 8 rows follow each other. The address
-// is that of the first column within the first row, and the group of 8 rows begins at a multiple of 1 KiB.
+// Rows of 128 bytes, 64 columns, whose 16-byte parts are swizzled by row % 8; groups of 8 rows follow each
+// other. The address is that of the first column within the first row, and the group of 8 rows begins at a
+// multiple of 1 KiB.
 __device__ inline uint64_t SwizzledOperand(uint32_t shared_address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   return SharedOperand(shared_address, 16, 1024) | kSwizzle128;

@@ -1,4 +1,5 @@
-// The CUDA backend: close to the CPU's on real checkpoints, and the same bits for a sequence whatever runs beside it.
+// The CUDA backend: close to the CPU's on real checkpoints, and the same bits for a sequence whatever runs
+// beside it.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -23,8 +24,8 @@ std::string DataDirectory() {
   return directory != nullptr ? directory : RIDGE_TEST_DATA_DIR;
 }
 
-// Small, with sizes that are no multiple of a tile or a chunk: queries share KV heads by three, the MLP's K is cut by the
-// rule for long rows.
+// Small, with sizes that are no multiple of a tile or a chunk: queries share KV heads by three, the MLP's K
+// is cut by the rule for long rows.
 ModelConfig AwkwardConfig() {
   ModelConfig config;
   config.name = "awkward";
@@ -84,7 +85,8 @@ TEST_P(CudaBackendTest, LogitsAreCloseToTheCpus) {
   StepDriver driver(backend.get(), kNumBlocks), cpu_driver(cpu.get(), kNumBlocks);
   std::mt19937 random(11);
   std::vector<TokenId> tokens(std::min(400, source_->config().context_length));
-  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % static_cast<uint32_t>(source_->config().vocab_size));
+  for (TokenId& token : tokens)
+    token = static_cast<TokenId>(random() % static_cast<uint32_t>(source_->config().vocab_size));
   double squares = 0, largest = 0;
   size_t count = 0;
   for (StepDriver* each : {&driver, &cpu_driver}) {
@@ -99,7 +101,8 @@ TEST_P(CudaBackendTest, LogitsAreCloseToTheCpus) {
     largest = std::max(largest, difference);
     squares += difference * difference;
   }
-  std::printf("%s: largest %.5f, rms %.6f\n", GetParam(), largest, std::sqrt(squares / static_cast<double>(count)));
+  std::printf("%s: largest %.5f, rms %.6f\n", GetParam(), largest,
+              std::sqrt(squares / static_cast<double>(count)));
   EXPECT_LE(largest, 1e-1);
   EXPECT_LE(std::sqrt(squares / static_cast<double>(count)), 2e-2);
 }
@@ -124,12 +127,15 @@ TEST(CudaBackendFuzz, RandomSchedulesGiveTheSameTokensAndBits) {
                                  .chunk = 1 << random() % 9,
                                  .seed = static_cast<uint32_t>(random()),
                                  .return_logits = random() % 2 == 0};
-      const std::vector<Answer> answers = ScheduleRunner(backends[random() % 2].get(), requests, schedule).Run();
+      const std::vector<Answer> answers =
+          ScheduleRunner(backends[random() % 2].get(), requests, schedule).Run();
       for (size_t r = 0; r < answers.size(); ++r) {
         ASSERT_EQ(answers[r].tokens, expected[r].tokens) << model << ", schedule " << i << ", request " << r;
-        ASSERT_EQ(answers[r].logprobs, expected[r].logprobs) << model << ", schedule " << i << ", request " << r;
+        ASSERT_EQ(answers[r].logprobs, expected[r].logprobs)
+            << model << ", schedule " << i << ", request " << r;
         if (schedule.return_logits) {
-          ASSERT_TRUE(answers[r].logits == expected[r].logits) << model << ", schedule " << i << ", request " << r;
+          ASSERT_TRUE(answers[r].logits == expected[r].logits)
+              << model << ", schedule " << i << ", request " << r;
         }
       }
     }
@@ -154,9 +160,11 @@ TEST_P(CudaBackendTest, ASequencesBitsDependOnItAlone) {
       const std::vector<Answer> answers = ScheduleRunner(each, requests, schedule).Run();
       for (size_t i = 0; i < answers.size(); ++i) {
         ASSERT_EQ(answers[i].tokens, expected[i].tokens) << "request " << i << ", batch " << schedule.batch;
-        ASSERT_EQ(answers[i].logprobs, expected[i].logprobs) << "request " << i << ", batch " << schedule.batch;
+        ASSERT_EQ(answers[i].logprobs, expected[i].logprobs)
+            << "request " << i << ", batch " << schedule.batch;
         if (schedule.return_logits) {
-          ASSERT_TRUE(answers[i].logits == expected[i].logits) << "request " << i << ", batch " << schedule.batch;
+          ASSERT_TRUE(answers[i].logits == expected[i].logits)
+              << "request " << i << ", batch " << schedule.batch;
         }
       }
     }
@@ -168,7 +176,8 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaBackendTest,
                                          "qwen2.5-1.5b, 2 layers", "smollm2"),
                          [](const auto& test) {
                            std::string name = test.param;
-                           std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
                            return name;
                          });
 

@@ -1,4 +1,5 @@
-// Every matmul kernel gives the bits of one plain chain per chunk, whatever the number of rows and the cut of the work.
+// Every matmul kernel gives the bits of one plain chain per chunk, whatever the number of rows and the cut of
+// the work.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -23,7 +24,8 @@ namespace {
 
 using gpu_test::DeviceBuffer;
 
-// The contract as plainly as it can be said on the card: out[m][n], a warp for 16 rows of W and 8 of x, element by element.
+// The contract as plainly as it can be said on the card: out[m][n], a warp for 16 rows of W and 8 of x,
+// element by element.
 __global__ void PlainMatmul(const Half* w, const Half* x, int m, int n, int k, int chunk, float* out) {
   const int lane = threadIdx.x, g = lane / 4, t = lane % 4 * 2, row = blockIdx.x * 16, token = blockIdx.y * 8;
   const auto pair = [k](const Half* matrix, int r, int limit, int column) {
@@ -118,10 +120,12 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
   }
 
   // Runs a plan twice: the second time finds the workspace as the first left it.
-  std::vector<float> Run(const MatmulPlan& plan, MatmulArgs args, std::vector<float> y, const Half* packed = nullptr) const {
+  std::vector<float> Run(const MatmulPlan& plan, MatmulArgs args, std::vector<float> y,
+                         const Half* packed = nullptr) const {
     const auto [n, k] = GetParam();
     DeviceBuffer<float> workspace(static_cast<size_t>(MatmulWorkspaceBytes(plan, args.m, n, k)) / 4 + 1);
-    DeviceBuffer<int32_t> counters(std::vector<int32_t>(static_cast<size_t>(MatmulCounterBytes(plan, args.m, n)) / 4 + 1));
+    DeviceBuffer<int32_t> counters(
+        std::vector<int32_t>(static_cast<size_t>(MatmulCounterBytes(plan, args.m, n)) / 4 + 1));
     args.n = n;
     args.k = k;
     args.w = packed != nullptr ? packed : packed_.data();
@@ -165,7 +169,8 @@ TEST_P(MatmulTest, EveryNumberOfRowsAndPlanGivesTheSameBits) {
       args.m = m;
       args.output = MatmulOutput::kStore;
       const std::vector<float> y = Run(plan, args, std::vector<float>(static_cast<size_t>(m) * n, NAN));
-      ASSERT_EQ(Bits(y), std::vector<uint32_t>(expected.begin(), expected.begin() + static_cast<int64_t>(y.size())))
+      ASSERT_EQ(Bits(y),
+                std::vector<uint32_t>(expected.begin(), expected.begin() + static_cast<int64_t>(y.size())))
           << "m " << m << ", " << plan.ToString();
     }
   }
@@ -209,7 +214,8 @@ TEST_P(MatmulTest, SwiGluTakesBothHalvesOfATile) {
       for (size_t i = 0; i < values.size(); ++i) {
         const size_t token = i / (n / 2), channel = i % (n / 2), row = channel / 8 * 16 + channel % 8;
         float expected = 0;
-        reference::SwiGlu(reference::Mode::kContract, &plain_[token * n + row], &plain_[token * n + row + 8], 1, &expected);
+        reference::SwiGlu(reference::Mode::kContract, &plain_[token * n + row], &plain_[token * n + row + 8],
+                          1, &expected);
         ASSERT_EQ(values[i], FloatToHalf(expected)) << "m " << m << ", " << plan.ToString() << ", " << i;
       }
     }
@@ -243,12 +249,15 @@ TEST_P(MatmulTest, RopeAndKvWriteAsEpilogueGiveTheBitsOfTheirKernel) {
   constexpr int kHeadDim = 16, kKvHeads = 1, kSlots = 3, kSlotBlocks = 32, kBlocks = 128, kPositions = 400;
   if (n % kHeadDim != 0 || n > 2048) GTEST_SKIP() << "not heads";
   DeviceBuffer<Half> rotary(static_cast<size_t>(PackedSize(n, k)));
-  ASSERT_CUDA_OK(LaunchPackRows(w_.data(), 0, n, {rotary.data(), k, 0, RowPlacement::kRotary, kHeadDim}, nullptr));
+  ASSERT_CUDA_OK(
+      LaunchPackRows(w_.data(), 0, n, {rotary.data(), k, 0, RowPlacement::kRotary, kHeadDim}, nullptr));
   const std::vector<float> bias = RandomFloats(static_cast<size_t>(n), 1.0f, 7);
   std::vector<float> rotary_bias(bias.size());
-  for (int row = 0; row < n; ++row) rotary_bias[static_cast<size_t>(PackedRow(RowPlacement::kRotary, row, kHeadDim))] = bias[row];
+  for (int row = 0; row < n; ++row)
+    rotary_bias[static_cast<size_t>(PackedRow(RowPlacement::kRotary, row, kHeadDim))] = bias[row];
   const DeviceBuffer<float> device_bias(bias), device_rotary_bias(rotary_bias);
-  const DeviceBuffer<float> cosines(RandomFloats(kPositions * kHeadDim / 2, 0.5f, 8)), sines(RandomFloats(kPositions * kHeadDim / 2, 0.5f, 9));
+  const DeviceBuffer<float> cosines(RandomFloats(kPositions * kHeadDim / 2, 0.5f, 8)),
+      sines(RandomFloats(kPositions * kHeadDim / 2, 0.5f, 9));
   DeviceBuffer<unsigned long long> saturations(std::vector<unsigned long long>(1));
   for (int m : {1, 13, 50, 130}) {
     // Neighbouring positions in two slots, and a row of padding.
@@ -303,11 +312,13 @@ TEST_P(MatmulTest, RopeAndKvWriteAsEpilogueGiveTheBitsOfTheirKernel) {
 TEST_P(MatmulTest, NormAsPrologueGivesTheBitsOfTheReferenceNorm) {
   const auto [n, k] = GetParam();
   if (k > 2048) GTEST_SKIP() << "the prologue takes rows of up to 2,048";
-  const std::vector<float> residual = RandomFloats(size_t{16} * k, 5.0f, 5), weight = RandomFloats(k, 1.0f, 6);
+  const std::vector<float> residual = RandomFloats(size_t{16} * k, 5.0f, 5),
+                           weight = RandomFloats(k, 1.0f, 6);
   std::vector<Half> normed(residual.size());
   for (int row = 0; row < 16; ++row) {
     std::vector<float> out(k);
-    reference::RmsNorm(reference::Mode::kContract, &residual[static_cast<size_t>(row) * k], weight.data(), 1e-6f, k, out.data());
+    reference::RmsNorm(reference::Mode::kContract, &residual[static_cast<size_t>(row) * k], weight.data(),
+                       1e-6f, k, out.data());
     for (int i = 0; i < k; ++i) normed[static_cast<size_t>(row) * k + i] = FloatToHalf(out[i]);
   }
   const DeviceBuffer<Half> x(normed);
@@ -334,13 +345,14 @@ TEST_P(MatmulTest, NormAsPrologueGivesTheBitsOfTheReferenceNorm) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, MatmulTest,
-                         testing::Values(Sizes{64, 16}, Sizes{48, 48}, Sizes{777, 80}, Sizes{192, 256}, Sizes{960, 576},
-                                         Sizes{1152, 896}, Sizes{2048, 1536}, Sizes{896, 4864}, Sizes{1536, 8960}),
-                         [](const auto& test) {
-                           std::string name("n");
-                           return name.append(std::to_string(test.param.n)).append("k").append(std::to_string(test.param.k));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, MatmulTest,
+    testing::Values(Sizes{64, 16}, Sizes{48, 48}, Sizes{777, 80}, Sizes{192, 256}, Sizes{960, 576},
+                    Sizes{1152, 896}, Sizes{2048, 1536}, Sizes{896, 4864}, Sizes{1536, 8960}),
+    [](const auto& test) {
+      std::string name("n");
+      return name.append(std::to_string(test.param.n)).append("k").append(std::to_string(test.param.k));
+    });
 
 }  // namespace
 }  // namespace ridge::kernels::cuda

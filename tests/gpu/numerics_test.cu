@@ -1,5 +1,6 @@
-// The facts behind the numerics contract: a chain of m16n8k16 steps over K gives the same bits with the operands swapped
-// and by wgmma for every N, with A from registers and from shared memory, on benign and on hostile numbers.
+// The facts behind the numerics contract: a chain of m16n8k16 steps over K gives the same bits with the
+// operands swapped and by wgmma for every N, with A from registers and from shared memory, on benign and on
+// hostile numbers.
 #include <cuda_fp16.h>
 
 #include <bit>
@@ -45,7 +46,8 @@ __device__ FragmentB LoadB(const Half* matrix, int row, int column, int k, int l
 __global__ void WeightsAsA(const Half* w, const Half* x, int k, float* out) {
   const int lane = threadIdx.x, row = blockIdx.x * 16, token = blockIdx.y * 8;
   FragmentC c{};
-  for (int step = 0; step < k; step += 16) Mma(c, LoadA(w, row, step, k, lane), LoadB(x, token, step, k, lane));
+  for (int step = 0; step < k; step += 16)
+    Mma(c, LoadA(w, row, step, k, lane), LoadB(x, token, step, k, lane));
   for (int i = 0; i < 4; ++i) {
     out[(row + lane / 4 + i / 2 * 8) * kTokens + token + lane % 4 * 2 + i % 2] = c.x[i];
   }
@@ -55,7 +57,8 @@ __global__ void WeightsAsA(const Half* w, const Half* x, int k, float* out) {
 __global__ void TokensAsA(const Half* w, const Half* x, int k, float* out) {
   const int lane = threadIdx.x, row = blockIdx.x * 8, token = blockIdx.y * 16;
   FragmentC c{};
-  for (int step = 0; step < k; step += 16) Mma(c, LoadA(x, token, step, k, lane), LoadB(w, row, step, k, lane));
+  for (int step = 0; step < k; step += 16)
+    Mma(c, LoadA(x, token, step, k, lane), LoadB(w, row, step, k, lane));
   for (int i = 0; i < 4; ++i) {
     out[(row + lane % 4 * 2 + i % 2) * kTokens + token + lane / 4 + i / 2 * 8] = c.x[i];
   }
@@ -71,8 +74,11 @@ __global__ void ByWgmma(const Half* w, const Half* x, int k, float* out) {
   float c[kN / 2] = {};
   for (int step = 0; step < k; step += 16) {
     // Core matrices: 8 rows x 8 columns, the two of a row group beside each other.
-    const auto place = [](int row, int column) { return row / 8 * 128 + column / 8 * 64 + row % 8 * 8 + column % 8; };
-    for (int i = threadIdx.x; i < kRows * 16; i += blockDim.x) w_tile[place(i / 16, i % 16)] = w[i / 16 * k + step + i % 16];
+    const auto place = [](int row, int column) {
+      return row / 8 * 128 + column / 8 * 64 + row % 8 * 8 + column % 8;
+    };
+    for (int i = threadIdx.x; i < kRows * 16; i += blockDim.x)
+      w_tile[place(i / 16, i % 16)] = w[i / 16 * k + step + i % 16];
     for (int i = threadIdx.x; i < kN * 16; i += blockDim.x) {
       x_tile[place(i / 16, i % 16)] = x[(token + i / 16) * k + step + i % 16];
     }
@@ -122,7 +128,8 @@ Matrix MakeMatrix(Data data, int rows, int k, uint32_t seed) {
         value *= random() % 16 == 0 ? 500.0f : 0.01f;
         break;
       case Data::kCancelling:
-        // Large products that take each other away (every second matrix has one sign), with small ones between them.
+        // Large products that take each other away (every second matrix has one sign), with small ones
+        // between them.
         if (i % 4 == 0) value = 200.0f;
         if (i % 4 == 2) value = seed % 2 == 0 ? 200.0f : -200.0f;
         break;
@@ -141,8 +148,8 @@ std::vector<uint32_t> Bits(const DeviceBuffer<float>& buffer) {
 bool HasWgmma() {
   cudaFuncAttributes attributes{};
   DeviceInfo info;
-  return cudaFuncGetAttributes(&attributes, ByWgmma<8, false>) == cudaSuccess && GetDeviceInfo(&info) == cudaSuccess &&
-         info.capability == 90 && attributes.ptxVersion == 90;
+  return cudaFuncGetAttributes(&attributes, ByWgmma<8, false>) == cudaSuccess &&
+         GetDeviceInfo(&info) == cudaSuccess && info.capability == 90 && attributes.ptxVersion == 90;
 }
 
 class Chains : public testing::TestWithParam<Data> {
@@ -159,7 +166,8 @@ class Chains : public testing::TestWithParam<Data> {
   }
 
   template <int kN>
-  void ExpectWgmmaSame(const DeviceBuffer<Half>& w, const DeviceBuffer<Half>& x, int k, const std::vector<uint32_t>& expected) {
+  void ExpectWgmmaSame(const DeviceBuffer<Half>& w, const DeviceBuffer<Half>& x, int k,
+                       const std::vector<uint32_t>& expected) {
     const std::string name = "wgmma n" + std::to_string(kN);
     ExpectSame(name + ", A in registers", expected,
                [&](float* out) { ByWgmma<kN, false><<<kTokens / kN, 128>>>(w.data(), x.data(), k, out); });
@@ -172,13 +180,15 @@ TEST_P(Chains, GiveTheSameBitsByEveryInstruction) {
   uint32_t seed = 1;
   for (int k : {16, 256, 1536, 1792, 8960}) {
     SCOPED_TRACE("K " + std::to_string(k));
-    const DeviceBuffer<Half> w(MakeMatrix(GetParam(), kRows, k, seed++)), x(MakeMatrix(GetParam(), kTokens, k, seed++));
+    const DeviceBuffer<Half> w(MakeMatrix(GetParam(), kRows, k, seed++)),
+        x(MakeMatrix(GetParam(), kTokens, k, seed++));
     DeviceBuffer<float> out(kRows * kTokens);
     WeightsAsA<<<dim3(kRows / 16, kTokens / 8), 32>>>(w.data(), x.data(), k, out.data());
     const std::vector<uint32_t> expected = Bits(out);
     EXPECT_GT(std::set<uint32_t>(expected.begin(), expected.end()).size(), expected.size() / 64);
-    ExpectSame("swapped", expected,
-               [&](float* to) { TokensAsA<<<dim3(kRows / 8, kTokens / 16), 32>>>(w.data(), x.data(), k, to); });
+    ExpectSame("swapped", expected, [&](float* to) {
+      TokensAsA<<<dim3(kRows / 8, kTokens / 16), 32>>>(w.data(), x.data(), k, to);
+    });
     if (!HasWgmma()) continue;
     ExpectWgmmaSame<8>(w, x, k, expected);
     ExpectWgmmaSame<64>(w, x, k, expected);
@@ -193,8 +203,8 @@ std::string DataName(const testing::TestParamInfo<Data>& test) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Data, Chains,
-                         testing::Values(Data::kNormal, Data::kThirtyBinades, Data::kSubnormals, Data::kOneSided,
-                                         Data::kMixed, Data::kCancelling),
+                         testing::Values(Data::kNormal, Data::kThirtyBinades, Data::kSubnormals,
+                                         Data::kOneSided, Data::kMixed, Data::kCancelling),
                          DataName);
 
 TEST(NumericsProbe, GivesTheSameFiniteBitsEveryTime) {

@@ -43,8 +43,8 @@ TEST(Packing, SyntheticTensorsAreTheCpusBits) {
   worker::ModelConfig config = worker::OpenModel("synthetic:qwen2.5-0.5b").value()->config();
   config.vocab_size = 1000;
   const SyntheticSource source(config, 5);
-  for (TensorId id : {TensorId{TensorRole::kTokenEmbedding}, TensorId{TensorRole::kKey, 3}, TensorId{TensorRole::kDown, 23},
-                      TensorId{TensorRole::kMlpNorm, 1}}) {
+  for (TensorId id : {TensorId{TensorRole::kTokenEmbedding}, TensorId{TensorRole::kKey, 3},
+                      TensorId{TensorRole::kDown, 23}, TensorId{TensorRole::kMlpNorm, 1}}) {
     const worker::TensorShape shape = ShapeOf(config, id);
     std::vector<Half> expected(static_cast<size_t>(shape.size()));
     ASSERT_TRUE(source.ReadRows(id, 0, shape.rows, absl::MakeSpan(expected)).ok());

@@ -22,7 +22,8 @@ std::unique_ptr<Backend> WithMetrics(std::unique_ptr<Device> backend, MetricsReg
 #if RIDGE_HAVE_CUDA
 absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const WeightSource& source, MetricsRegistry* registry) {
   absl::StatusOr<std::unique_ptr<CudaBackend>> backend = CudaBackend::Create(source, {});
-  if (absl::IsFailedPrecondition(backend.status())) return InvalidField("--device", backend.status().message());
+  if (absl::IsFailedPrecondition(backend.status()))
+    return InvalidField("--device", backend.status().message());
   if (!backend.ok()) return InvalidField("--model", backend.status().message());
   return WithMetrics(*std::move(backend), registry);
 }
@@ -38,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const WorkerConfig& confi
   }
 #endif
   if (config.device == "auto") LogInfo("device: no CUDA card, serving on the CPU");
-  absl::StatusOr<std::unique_ptr<CpuBackend>> backend = 
+  absl::StatusOr<std::unique_ptr<CpuBackend>> backend =
       CpuBackend::Create(source, {.threads = config.threads, .pin_threads = config.pin_threads});
   if (!backend.ok()) return InvalidField("--model", backend.status().message());
   return WithMetrics(*std::move(backend), registry);

@@ -26,7 +26,12 @@ constexpr std::chrono::microseconds kSpin{20};
 // Row counts for which a decode step is captured; a step takes the next one and pads.
 std::vector<int32_t> GraphRows(int32_t max_rows) {
   std::vector<int32_t> rows;
-  for (int32_t next = 1; next < max_rows; next += next < 2 ? 1 : next < 4 ? 2 : next < 8 ? 4 : next < 64 ? 8 : next < 256 ? 32 : 128) {
+  for (int32_t next = 1; next < max_rows; next += next < 2     ? 1
+                                                  : next < 4   ? 2
+                                                  : next < 8   ? 4
+                                                  : next < 64  ? 8
+                                                  : next < 256 ? 32
+                                                               : 128) {
     rows.push_back(next);
   }
   rows.push_back(max_rows);
@@ -54,7 +59,8 @@ int CudaBackend::DeviceCount() {
   return cuda::DeviceCount();
 }
 
-absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const WeightSource& source, const CudaOptions& options) {
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const WeightSource& source,
+                                                                 const CudaOptions& options) {
   if (absl::Status status = CheckModel(source.config()); !status.ok()) return status;
   if (const int count = cuda::DeviceCount(); options.device >= count) {
     return absl::FailedPreconditionError(
@@ -66,8 +72,9 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const WeightSou
   status.Update(CudaStatus(cuda::GetDeviceInfo(&device), "device"));
   if (!status.ok()) return status;
   if (device.capability < cuda::kMinCapability) {
-    return absl::FailedPreconditionError(absl::StrFormat("%s has compute capability %d.%d; 8.0 is needed", device.name,
-                                                         device.capability / 10, device.capability % 10));
+    return absl::FailedPreconditionError(absl::StrFormat("%s has compute capability %d.%d; 8.0 is needed",
+                                                         device.name, device.capability / 10,
+                                                         device.capability % 10));
   }
   status = CudaStatus(cuda::ProbeLaunch(nullptr), "first kernel");
   if (!status.ok()) return status;
@@ -81,16 +88,16 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const WeightSou
   return backend;
 }
 
-CudaBackend::CudaBackend(const WeightSource& source, cuda::DeviceInfo device, CudaStream stream, CudaWeights weights,
-                         const CudaOptions& options)
+CudaBackend::CudaBackend(const WeightSource& source, cuda::DeviceInfo device, CudaStream stream,
+                         CudaWeights weights, const CudaOptions& options)
     : config_(source.config()),
       device_(std::move(device)),
       options_(options),
       stream_(std::move(stream)),
       weights_(std::move(weights)) {
-  info_.device = absl::StrFormat("cuda: %s (sm_%d, %d MiB, %d SMs at up to %d MHz, memory at %d MHz)", device_.name,
-                                 device_.capability, device_.memory_bytes >> 20, device_.num_sms, device_.sm_clock_mhz,
-                                 device_.memory_clock_mhz);
+  info_.device = absl::StrFormat("cuda: %s (sm_%d, %d MiB, %d SMs at up to %d MHz, memory at %d MHz)",
+                                 device_.name, device_.capability, device_.memory_bytes >> 20,
+                                 device_.num_sms, device_.sm_clock_mhz, device_.memory_clock_mhz);
   info_.kv_block_bytes = config_.kv_bytes_per_token() * kBlockTokens;
   info_.memory_bytes = device_.memory_bytes;
   info_.weight_bytes = weights_.bytes();
@@ -102,23 +109,26 @@ CudaBackend::~CudaBackend() {
   for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
 }
 
-// Equal ids promise equal bits: model, types, every constant that fixes the order of a sum, and the card's own arithmetic.
+// Equal ids promise equal bits: model, types, every constant that fixes the order of a sum, and the card's
+// own arithmetic.
 absl::Status CudaBackend::SetNumericsId(const WeightSource& source) {
   absl::StatusOr<DeviceMemory> out = DeviceMemory::Allocate(cuda::kProbeOutputs * 4, "numerics probe");
   if (!out.ok()) return out.status();
   std::string probe(cuda::kProbeOutputs * 4, '\0');
-  absl::Status status = CudaStatus(cuda::LaunchNumericsProbe(out->as<float>(), stream_.get()), "numerics probe");
+  absl::Status status =
+      CudaStatus(cuda::LaunchNumericsProbe(out->as<float>(), stream_.get()), "numerics probe");
   status.Update(CudaStatus(cudaStreamSynchronize(stream_.get()), "numerics probe"));
-  status.Update(CudaStatus(cudaMemcpy(probe.data(), out->as<void>(), probe.size(), cudaMemcpyDeviceToHost), "numerics probe"));
+  status.Update(CudaStatus(cudaMemcpy(probe.data(), out->as<void>(), probe.size(), cudaMemcpyDeviceToHost),
+                           "numerics probe"));
   if (!status.ok()) return status;
   Sha256 probe_hash;
   probe_hash.Update(probe);
   Sha256 hash;
-  hash.Update(absl::StrFormat("cuda 1 fp16 lanes=%d norm=%d chunk=%d tile=%d slice=%d dot=%d,%d,%d probe=%s model=%s",
-                              kernels::kVirtualLanes, kernels::kNormGroup, kernels::kAttentionChunk,
-                              kernels::kAttentionTile, kernels::kVocabularySlice, kernels::DotChunk(config_.hidden_size),
-                              kernels::DotChunk(config_.q_size()), kernels::DotChunk(config_.mlp_size),
-                              probe_hash.HexDigest(), source.Fingerprint()));
+  hash.Update(absl::StrFormat(
+      "cuda 1 fp16 lanes=%d norm=%d chunk=%d tile=%d slice=%d dot=%d,%d,%d probe=%s model=%s",
+      kernels::kVirtualLanes, kernels::kNormGroup, kernels::kAttentionChunk, kernels::kAttentionTile,
+      kernels::kVocabularySlice, kernels::DotChunk(config_.hidden_size), kernels::DotChunk(config_.q_size()),
+      kernels::DotChunk(config_.mlp_size), probe_hash.HexDigest(), source.Fingerprint()));
   info_.numerics_id = hash.HexDigest().substr(0, 32);
   return absl::OkStatus();
 }
@@ -127,18 +137,20 @@ absl::Status CudaBackend::Reserve(int32_t num_blocks, const BackendLimits& limit
   RIDGE_CHECK(forward_ == nullptr && num_blocks >= 1 && limits.max_slots >= 1 && limits.max_step_rows >= 1);
   max_rows_ = limits.max_step_rows;
   const int32_t graph_rows = std::min(limits.max_slots, max_rows_);
-  absl::StatusOr<std::unique_ptr<CudaForward>> forward = CudaForward::Create(config_, &weights_, device_, num_blocks, limits, stream_.get());
+  absl::StatusOr<std::unique_ptr<CudaForward>> forward =
+      CudaForward::Create(config_, &weights_, device_, num_blocks, limits, stream_.get());
   if (!forward.ok()) return forward.status();
   forward_ = *std::move(forward);
-  upload_ = std::make_unique<StepUpload>(StepUpload::Limits{config_.vocab_size, config_.context_length, max_rows_,
-                                                            limits.max_slots, num_blocks,
+  upload_ = std::make_unique<StepUpload>(StepUpload::Limits{config_.vocab_size, config_.context_length,
+                                                            max_rows_, limits.max_slots, num_blocks,
                                                             forward_->attention_limits()});
   absl::StatusOr<DeviceMemory> device_upload = DeviceMemory::Allocate(upload_->max_bytes(), "step upload");
   if (!device_upload.ok()) return device_upload.status();
   device_upload_ = *std::move(device_upload);
-  absl::Status status = CudaStatus(cudaMemsetAsync(device_upload_.as<void>(), 0, static_cast<size_t>(device_upload_.bytes()),
-                                                   stream_.get()),
-                                   "step upload");
+  absl::Status status =
+      CudaStatus(cudaMemsetAsync(device_upload_.as<void>(), 0, static_cast<size_t>(device_upload_.bytes()),
+                                 stream_.get()),
+                 "step upload");
   for (int i = 0; i < kSteps && status.ok(); ++i) {
     absl::StatusOr<std::unique_ptr<Step>> step = NewStep();
     if (!step.ok()) return step.status();
@@ -223,7 +235,8 @@ absl::Status CudaBackend::Enqueue(Step* step, bool return_logits) {
   const int32_t padded_rows = graph != nullptr ? graph->rows : step->num_rows;
   step->padded_outputs = graph != nullptr ? graph->rows : step->num_outputs;
   step->has_logits = return_logits && step->num_outputs > 0;
-  if (const int64_t bytes = int64_t{4} * step->num_outputs * config_.vocab_size; step->has_logits && step->logits.bytes() < bytes) {
+  if (const int64_t bytes = int64_t{4} * step->num_outputs * config_.vocab_size;
+      step->has_logits && step->logits.bytes() < bytes) {
     absl::StatusOr<PinnedMemory> logits = PinnedMemory::Allocate(bytes, "logits");
     if (!logits.ok()) return logits.status();
     step->logits = *std::move(logits);
@@ -231,22 +244,25 @@ absl::Status CudaBackend::Enqueue(Step* step, bool return_logits) {
 
   const StepLayout layout = upload_->Write(padded_rows, step->padded_outputs, step->upload.as<char>());
   const char* upload = device_upload_.as<char>();
-  absl::Status status = CudaStatus(cudaMemcpyAsync(device_upload_.as<void>(), step->upload.as<void>(),
-                                                   static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_.get()),
-                                   "step upload");
+  absl::Status status =
+      CudaStatus(cudaMemcpyAsync(device_upload_.as<void>(), step->upload.as<void>(),
+                                 static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_.get()),
+                 "step upload");
   if (status.ok()) status = forward_->ApplyChanges(layout, upload, stream_.get());
   if (status.ok() && graph != nullptr) {
     status = CudaStatus(cudaGraphLaunch(graph->exec, stream_.get()), "decode graph");
   } else if (status.ok() && step->num_rows > 0) {
-    status = forward_->Run(layout, upload, step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
+    status =
+        forward_->Run(layout, upload, step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
   }
   status.Update(CudaStatus(cudaMemcpyAsync(step->results.as<void>(), forward_->results(),
-                                           static_cast<size_t>(ResultBytes(step->padded_outputs)), cudaMemcpyDeviceToHost,
-                                           stream_.get()),
+                                           static_cast<size_t>(ResultBytes(step->padded_outputs)),
+                                           cudaMemcpyDeviceToHost, stream_.get()),
                            "step results"));
   status.Update(CudaStatus(cudaEventRecord(step->done.get(), stream_.get()), "step results"));
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrFormat("step %d of %d rows: %s", step->ticket, step->num_rows, status.message()));
+  return absl::Status(status.code(), absl::StrFormat("step %d of %d rows: %s", step->ticket, step->num_rows,
+                                                     status.message()));
 }
 
 absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
@@ -256,11 +272,13 @@ absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
   if (step->status.ok()) {
     const auto until = std::chrono::steady_clock::now() + kSpin;
     cudaError_t error;
-    while ((error = cudaEventQuery(step->done.get())) == cudaErrorNotReady && std::chrono::steady_clock::now() < until) {
+    while ((error = cudaEventQuery(step->done.get())) == cudaErrorNotReady &&
+           std::chrono::steady_clock::now() < until) {
     }
     if (error == cudaErrorNotReady) error = cudaEventSynchronize(step->done.get());
     if (error != cudaSuccess) {
-      step->status = CudaStatus(error, absl::StrFormat("step %d of %d rows: while its kernels ran", ticket, step->num_rows));
+      step->status = CudaStatus(
+          error, absl::StrFormat("step %d of %d rows: while its kernels ran", ticket, step->num_rows));
       if (lost_.ok()) lost_ = step->status;
     }
   }
@@ -274,7 +292,8 @@ absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
   const int32_t* tokens = reinterpret_cast<const int32_t*>(step->results.as<char>() + 8);
   const float* logprobs = reinterpret_cast<const float*>(tokens + step->padded_outputs);
   result.outputs.resize(static_cast<size_t>(step->num_outputs));
-  for (size_t i = 0; i < result.outputs.size(); ++i) result.outputs[i] = {tokens[i], step->greedy ? 0.0f : logprobs[i]};
+  for (size_t i = 0; i < result.outputs.size(); ++i)
+    result.outputs[i] = {tokens[i], step->greedy ? 0.0f : logprobs[i]};
   if (step->has_logits) {
     const float* logits = step->logits.as<float>();
     result.logits.assign(logits, logits + int64_t{step->num_outputs} * config_.vocab_size);

@@ -1,9 +1,9 @@
 // The model on one CUDA card: fp16 weights and KV, kernels of our own, one stream.
 //
-// Submit writes a plan's bytes into pinned memory and enqueues their copy, the kernels (or a captured graph of them, for
-// decode-only steps) and the copy of the results; it never waits for the card. Collect waits for the step's event. Sampled
-// tokens stay on the card: the next step finds them there. An error of the card is sticky and comes out of every later
-// Collect.
+// Submit writes a plan's bytes into pinned memory and enqueues their copy, the kernels (or a captured graph
+// of them, for decode-only steps) and the copy of the results; it never waits for the card. Collect waits for
+// the step's event. Sampled tokens stay on the card: the next step finds them there. An error of the card is
+// sticky and comes out of every later Collect.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,11 @@ class CudaBackend : public Backend {
   // How many cards there are; 0 where there is no driver.
   static int DeviceCount();
 
-  // Chooses the card and loads the weights; the source is not needed afterwards. FAILED_PRECONDITION where there is no
-  // usable card, UNIMPLEMENTED where the kernels cannot do the model, RESOURCE_EXHAUSTED, or an error of the source.
-  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const WeightSource& source, const CudaOptions& options);
+  // Chooses the card and loads the weights; the source is not needed afterwards. FAILED_PRECONDITION where
+  // there is no usable card, UNIMPLEMENTED where the kernels cannot do the model, RESOURCE_EXHAUSTED, or an
+  // error of the source.
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const WeightSource& source,
+                                                             const CudaOptions& options);
   ~CudaBackend() override;
 
   const BackendInfo& Info() const override { return info_; }
@@ -42,8 +44,8 @@ class CudaBackend : public Backend {
   StepTicket Submit(const StepPlan& plan) override;
   absl::StatusOr<StepResult> Collect(StepTicket ticket) override;
 
-  // Activations that fp16 could not hold and that were set to its largest value, as of the last collected step. From any
-  // thread.
+  // Activations that fp16 could not hold and that were set to its largest value, as of the last collected
+  // step. From any thread.
   int64_t saturations() const { return saturations_.load(std::memory_order_relaxed); }
 
  private:
@@ -67,8 +69,8 @@ class CudaBackend : public Backend {
     cudaGraphExec_t exec;
   };
 
-  CudaBackend(const WeightSource& source, kernels::cuda::DeviceInfo device, CudaStream stream, CudaWeights weights,
-              const CudaOptions& options);
+  CudaBackend(const WeightSource& source, kernels::cuda::DeviceInfo device, CudaStream stream,
+              CudaWeights weights, const CudaOptions& options);
 
   absl::Status SetNumericsId(const WeightSource& source);
   absl::Status CaptureGraphs(int32_t max_rows);

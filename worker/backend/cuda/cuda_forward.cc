@@ -27,21 +27,23 @@ const T* At(const char* upload, int64_t offset) {
 
 }  // namespace
 
-CudaForward::CudaForward(const ModelConfig& config, const CudaWeights* weights, const cuda::DeviceInfo& device)
+CudaForward::CudaForward(const ModelConfig& config, const CudaWeights* weights,
+                         const cuda::DeviceInfo& device)
     : config_(config),
       weights_(*weights),
       device_{device.num_sms, static_cast<int32_t>(device.shared_bytes_per_block), cuda::HasWgmma()},
       logit_stride_((config.vocab_size + 3) / 4 * 4),
-      attention_limits_{config.num_heads, config.num_kv_heads, config.head_dim, device.num_sms,
-                        0,                kMaxPartials,        kMaxSharedTiles} {}
+      attention_limits_{config.num_heads, config.num_kv_heads, config.head_dim, device.num_sms, 0,
+                        kMaxPartials,     kMaxSharedTiles} {}
 
-absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const ModelConfig& config, const CudaWeights* weights,
-                                                                 const cuda::DeviceInfo& device, int32_t num_blocks,
-                                                                 const BackendLimits& limits, cudaStream_t stream) {
+absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(
+    const ModelConfig& config, const CudaWeights* weights, const cuda::DeviceInfo& device, int32_t num_blocks,
+    const BackendLimits& limits, cudaStream_t stream) {
   std::unique_ptr<CudaForward> forward(new CudaForward(config, weights, device));
   absl::Status status = CudaStatus(cuda::PrepareMatmul(), "matmul");
   status.Update(CudaStatus(
-      cuda::AttentionSplitBlocks(config.head_dim, device.num_sms, &forward->attention_limits_.split_blocks), "attention"));
+      cuda::AttentionSplitBlocks(config.head_dim, device.num_sms, &forward->attention_limits_.split_blocks),
+      "attention"));
   if (status.ok()) status = forward->Allocate(num_blocks, limits, stream);
   if (!status.ok()) return status;
   return forward;
@@ -88,12 +90,15 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
       {&matmul_workspace_, workspace_bytes, "matmul workspace"},
       {&matmul_counters_, counter_bytes, "matmul workspace"},
       {&attention_partials_,
-       static_cast<int64_t>(cuda::AttentionPartialBytes(kMaxPartials, config_.num_kv_heads, config_.head_dim)),
+       static_cast<int64_t>(
+           cuda::AttentionPartialBytes(kMaxPartials, config_.num_kv_heads, config_.head_dim)),
        "attention workspace"},
       {&attention_counters_,
-       static_cast<int64_t>(cuda::AttentionCounterBytes(kMaxSharedTiles, config_.num_kv_heads)), "attention workspace"},
+       static_cast<int64_t>(cuda::AttentionCounterBytes(kMaxSharedTiles, config_.num_kv_heads)),
+       "attention workspace"},
       {&sampling_workspace_,
-       static_cast<int64_t>(cuda::SamplingWorkspaceBytes(static_cast<int32_t>(logit_rows), config_.vocab_size)),
+       static_cast<int64_t>(
+           cuda::SamplingWorkspaceBytes(static_cast<int32_t>(logit_rows), config_.vocab_size)),
        "sampling workspace"},
       {&kv_pool_, config_.kv_bytes_per_token() * kBlockTokens * num_blocks, "KV cache"},
   };
@@ -106,15 +111,16 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
         cudaMemsetAsync(part.memory->as<void>(), 0, static_cast<size_t>(part.bytes), stream), part.what);
     if (!status.ok()) return status;
   }
-  const kernels::RopeTable rope =
-      kernels::MakeRopeTable(config_.rope_theta, config_.head_dim, config_.rope_divisors, config_.context_length);
-  for (const auto& [memory, values] : {std::pair(&cosines_, &rope.cosines), std::pair(&sines_, &rope.sines)}) {
+  const kernels::RopeTable rope = kernels::MakeRopeTable(config_.rope_theta, config_.head_dim,
+                                                         config_.rope_divisors, config_.context_length);
+  for (const auto& [memory, values] :
+       {std::pair(&cosines_, &rope.cosines), std::pair(&sines_, &rope.sines)}) {
     const size_t bytes = values->size() * sizeof(float);
     absl::StatusOr<DeviceMemory> table = DeviceMemory::Allocate(static_cast<int64_t>(bytes), "RoPE table");
     if (!table.ok()) return table.status();
     *memory = *std::move(table);
-    absl::Status status =
-        CudaStatus(cudaMemcpy(memory->as<void>(), values->data(), bytes, cudaMemcpyHostToDevice), "RoPE table");
+    absl::Status status = CudaStatus(
+        cudaMemcpy(memory->as<void>(), values->data(), bytes, cudaMemcpyHostToDevice), "RoPE table");
     if (!status.ok()) return status;
   }
   return CudaStatus(cudaStreamSynchronize(stream), "memory");
@@ -122,10 +128,26 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
 
 int64_t CudaForward::bytes() const {
   int64_t total = 0;
-  for (const DeviceMemory* memory :
-       {&kv_pool_, &block_tables_, &slot_sampling_, &last_tokens_, &cosines_, &sines_, &results_, &residual_, &normed_,
-        &qkv_, &query_, &attention_, &gated_, &best_, &logits_, &matmul_workspace_, &matmul_counters_, &attention_partials_,
-        &attention_counters_, &sampling_workspace_}) {
+  for (const DeviceMemory* memory : {&kv_pool_,
+                                     &block_tables_,
+                                     &slot_sampling_,
+                                     &last_tokens_,
+                                     &cosines_,
+                                     &sines_,
+                                     &results_,
+                                     &residual_,
+                                     &normed_,
+                                     &qkv_,
+                                     &query_,
+                                     &attention_,
+                                     &gated_,
+                                     &best_,
+                                     &logits_,
+                                     &matmul_workspace_,
+                                     &matmul_counters_,
+                                     &attention_partials_,
+                                     &attention_counters_,
+                                     &sampling_workspace_}) {
     total += memory->bytes();
   }
   return total;
@@ -147,11 +169,12 @@ absl::Status CudaForward::ApplyChanges(const StepLayout& layout, const char* upl
   return CudaStatus(cuda::LaunchSlotChanges(args, stream), "slot changes");
 }
 
-absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream) {
+absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, float* host_logits,
+                              cudaStream_t stream) {
   status_ = absl::OkStatus();
   const int32_t rows = layout.num_rows;
-  Check(cuda::LaunchEmbedding({At<int32_t>(upload, layout.tokens), last_tokens_.as<int32_t>(), weights_.embedding().packed,
-                               residual_.as<float>(), rows, config_.hidden_size},
+  Check(cuda::LaunchEmbedding({At<int32_t>(upload, layout.tokens), last_tokens_.as<int32_t>(),
+                               weights_.embedding().packed, residual_.as<float>(), rows, config_.hidden_size},
                               stream),
         "embedding");
   for (int32_t l = 0; l < config_.num_layers; ++l) {
@@ -163,7 +186,8 @@ absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, floa
     cuda::MatmulArgs args{};
     args.output = cuda::MatmulOutput::kResidual;
     args.y = residual_.as<float>();
-    Multiply("attention output matmul", layer.attention_output, attention_.as<Half>(), nullptr, rows, args, stream);
+    Multiply("attention output matmul", layer.attention_output, attention_.as<Half>(), nullptr, rows, args,
+             stream);
     args = {};
     args.output = cuda::MatmulOutput::kSwiGlu;
     args.gated = gated_.as<Half>();
@@ -177,7 +201,8 @@ absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, floa
   return status_;
 }
 
-cuda::RopeKvArgs CudaForward::RopeKv(const StepLayout& layout, const char* upload, const cuda::KvLayer& kv) const {
+cuda::RopeKvArgs CudaForward::RopeKv(const StepLayout& layout, const char* upload,
+                                     const cuda::KvLayer& kv) const {
   cuda::RopeKvArgs rope{};
   rope.cosines = cosines_.as<float>();
   rope.sines = sines_.as<float>();
@@ -195,8 +220,8 @@ cuda::RopeKvArgs CudaForward::RopeKv(const StepLayout& layout, const char* uploa
   return rope;
 }
 
-void CudaForward::Qkv(const StepLayout& layout, const char* upload, const CudaLayer& layer, const cuda::KvLayer& kv,
-                      cudaStream_t stream) {
+void CudaForward::Qkv(const StepLayout& layout, const char* upload, const CudaLayer& layer,
+                      const cuda::KvLayer& kv, cudaStream_t stream) {
   cuda::MatmulArgs args{};
   args.bias = layer.qkv_bias;
   args.output = config_.qk_norm ? cuda::MatmulOutput::kStore : cuda::MatmulOutput::kRopeKv;
@@ -211,7 +236,8 @@ void CudaForward::Qkv(const StepLayout& layout, const char* upload, const CudaLa
   Check(cuda::LaunchRopeKv(args.rope, stream), "q/k norm, RoPE and KV write");
 }
 
-void CudaForward::Attention(const StepLayout& layout, const char* upload, const cuda::KvLayer& kv, cudaStream_t stream) {
+void CudaForward::Attention(const StepLayout& layout, const char* upload, const cuda::KvLayer& kv,
+                            cudaStream_t stream) {
   cuda::AttentionArgs args{};
   args.q = query_.as<Half>();
   args.out = attention_.as<Half>();
@@ -225,25 +251,28 @@ void CudaForward::Attention(const StepLayout& layout, const char* upload, const 
   args.counters = attention_counters_.as<int32_t>();
   args.saturations = results_.as<unsigned long long>();
   if (layout.prefill_count > 0) {
-    Check(cuda::LaunchAttentionPrefill(args, At<cuda::AttentionItem>(upload, layout.prefill_items), layout.prefill_count,
-                                       stream),
+    Check(cuda::LaunchAttentionPrefill(args, At<cuda::AttentionItem>(upload, layout.prefill_items),
+                                       layout.prefill_count, stream),
           "prefill attention");
   }
   if (layout.split_count > 0) {
-    Check(cuda::LaunchAttentionSplit(
-              args, {At<cuda::AttentionItem>(upload, layout.split_items), At<int32_t>(upload, layout.num_split_items)},
-              attention_limits_.split_blocks, stream),
+    Check(cuda::LaunchAttentionSplit(args,
+                                     {At<cuda::AttentionItem>(upload, layout.split_items),
+                                      At<int32_t>(upload, layout.num_split_items)},
+                                     attention_limits_.split_blocks, stream),
           "split attention");
   }
 }
 
-void CudaForward::Logits(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream) {
+void CudaForward::Logits(const StepLayout& layout, const char* upload, float* host_logits,
+                         cudaStream_t stream) {
   int32_t* tokens = reinterpret_cast<int32_t*>(results_.as<char>() + 8);
   float* logprobs = reinterpret_cast<float*>(tokens + layout.num_outputs);
   for (int32_t begin = 0; begin < layout.num_outputs; begin += kLogitRows) {
     const int32_t count = std::min(kLogitRows, layout.num_outputs - begin);
     const cuda::SampleRow* rows = At<cuda::SampleRow>(upload, layout.sample_rows) + begin;
-    // The arg max is found where the logits come into being, by the kernel that can: they are not even written then.
+    // The arg max is found where the logits come into being, by the kernel that can: they are not even
+    // written then.
     const bool arg_max = layout.greedy && host_logits == nullptr && count <= cuda::kMaxArgMaxRows;
     cuda::MatmulArgs args{};
     args.output = arg_max ? cuda::MatmulOutput::kArgMax : cuda::MatmulOutput::kStore;
@@ -257,7 +286,8 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
       Multiply("lm_head matmul", weights_.output(), normed_.as<Half>(), nullptr, count, args, stream);
     }
     if (arg_max) {
-      Check(cuda::LaunchTakeBest(best_.as<uint64_t>(), rows, count, last_tokens_.as<int32_t>(), tokens + begin, stream),
+      Check(cuda::LaunchTakeBest(best_.as<uint64_t>(), rows, count, last_tokens_.as<int32_t>(),
+                                 tokens + begin, stream),
             "arg max");
       continue;
     }
@@ -283,8 +313,8 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
   }
 }
 
-void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm, int32_t rows,
-                           cuda::MatmulArgs args, cudaStream_t stream) {
+void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm,
+                           int32_t rows, cuda::MatmulArgs args, cudaStream_t stream) {
   const cuda::MatmulPlan plan = cuda::PlanMatmul(rows, matrix.n, matrix.k, device_);
   args.x = input;
   if (norm != nullptr && cuda::TakesNorm(plan, rows, matrix.k)) {
@@ -307,8 +337,8 @@ void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Hal
 }
 
 void CudaForward::Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream) {
-  Check(cuda::LaunchRmsNorm({residual_.as<float>(), row_list, weight, normed_.as<Half>(), rows, config_.hidden_size,
-                             config_.norm_eps, results_.as<unsigned long long>()},
+  Check(cuda::LaunchRmsNorm({residual_.as<float>(), row_list, weight, normed_.as<Half>(), rows,
+                             config_.hidden_size, config_.norm_eps, results_.as<unsigned long long>()},
                             stream),
         "norm");
 }

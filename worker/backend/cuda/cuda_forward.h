@@ -1,7 +1,8 @@
 // The model's forward pass on the card: enqueues the kernels of a step, and remembers nothing of it.
 //
-// Threads: the engine thread. Ownership: borrows the weights; owns KV pool, slots' state and all working memory, allocated
-// once. Nothing here waits for the card or allocates after Create, so that a step can be captured as a graph.
+// Threads: the engine thread. Ownership: borrows the weights; owns KV pool, slots' state and all working
+// memory, allocated once. Nothing here waits for the card or allocates after Create, so that a step can be
+// captured as a graph.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@
 
 namespace ridge::worker {
 
-// What a step leaves in device memory and the host copies back, in this order: saturations so far (uint64_t), tokens
-// (int32_t [outputs]), log-probabilities (float [outputs]).
+// What a step leaves in device memory and the host copies back, in this order: saturations so far (uint64_t),
+// tokens (int32_t [outputs]), log-probabilities (float [outputs]).
 inline constexpr int64_t ResultBytes(int64_t outputs) {
   return 8 + outputs * 8;
 }
@@ -30,17 +31,19 @@ class CudaForward {
   // Output rows whose logits exist at a time: bounds their memory.
   static constexpr int32_t kLogitRows = 256;
 
-  static absl::StatusOr<std::unique_ptr<CudaForward>> Create(const ModelConfig& config, const CudaWeights* weights,
-                                                             const kernels::cuda::DeviceInfo& device, int32_t num_blocks,
-                                                             const BackendLimits& limits, cudaStream_t stream);
+  static absl::StatusOr<std::unique_ptr<CudaForward>> Create(const ModelConfig& config,
+                                                             const CudaWeights* weights,
+                                                             const kernels::cuda::DeviceInfo& device,
+                                                             int32_t num_blocks, const BackendLimits& limits,
+                                                             cudaStream_t stream);
 
   const kernels::cuda::AttentionPlanLimits& attention_limits() const { return attention_limits_; }
 
   // Brings the slots' state up to date. `upload` is device memory.
   absl::Status ApplyChanges(const StepLayout& layout, const char* upload, cudaStream_t stream);
 
-  // Computes the rows and samples the outputs. Where `host_logits` is not null, the raw logits of all outputs go there too,
-  // [outputs][vocab].
+  // Computes the rows and samples the outputs. Where `host_logits` is not null, the raw logits of all outputs
+  // go there too, [outputs][vocab].
   absl::Status Run(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream);
 
   const char* results() const { return results_.as<char>(); }
@@ -52,14 +55,16 @@ class CudaForward {
   absl::Status Allocate(int32_t num_blocks, const BackendLimits& limits, cudaStream_t stream);
   int64_t MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) const;
 
-  kernels::cuda::RopeKvArgs RopeKv(const StepLayout& layout, const char* upload, const kernels::cuda::KvLayer& kv) const;
-  void Qkv(const StepLayout& layout, const char* upload, const CudaLayer& layer, const kernels::cuda::KvLayer& kv,
-           cudaStream_t stream);
-  void Attention(const StepLayout& layout, const char* upload, const kernels::cuda::KvLayer& kv, cudaStream_t stream);
+  kernels::cuda::RopeKvArgs RopeKv(const StepLayout& layout, const char* upload,
+                                   const kernels::cuda::KvLayer& kv) const;
+  void Qkv(const StepLayout& layout, const char* upload, const CudaLayer& layer,
+           const kernels::cuda::KvLayer& kv, cudaStream_t stream);
+  void Attention(const StepLayout& layout, const char* upload, const kernels::cuda::KvLayer& kv,
+                 cudaStream_t stream);
   void Logits(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream);
   // `norm` null: x is `input`; else RMSNorm of the residual stream with these weights.
-  void Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm, int32_t rows,
-                kernels::cuda::MatmulArgs args, cudaStream_t stream);
+  void Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm,
+                int32_t rows, kernels::cuda::MatmulArgs args, cudaStream_t stream);
   // RMSNorm of the residual stream's rows (those of `row_list` where it is not null) to normed_.
   void Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream);
   void Check(cudaError_t error, const char* kernel);
@@ -74,7 +79,8 @@ class CudaForward {
 
   DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_, results_;
   DeviceMemory residual_, normed_, qkv_, query_, attention_, gated_, best_, logits_;
-  DeviceMemory matmul_workspace_, matmul_counters_, attention_partials_, attention_counters_, sampling_workspace_;
+  DeviceMemory matmul_workspace_, matmul_counters_, attention_partials_, attention_counters_,
+      sampling_workspace_;
 };
 
 }  // namespace ridge::worker

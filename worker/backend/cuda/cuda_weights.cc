@@ -27,9 +27,7 @@ class Places {
     return place;
   }
 
-  CudaMatrix TakeMatrix(int32_t n, int32_t k) {
-    return {Take<Half>(kernels::cuda::PackedSize(n, k)), n, k};
-  }
+  CudaMatrix TakeMatrix(int32_t n, int32_t k) { return {Take<Half>(kernels::cuda::PackedSize(n, k)), n, k}; }
 
   int64_t bytes() const { return bytes_; }
 
@@ -49,9 +47,10 @@ class CudaWeights::Loader {
     const TensorShape shape = ShapeOf(source_.config(), id);
     const PackTarget target = {to.packed, to.k, row_begin, placement, source_.config().head_dim};
     if (const std::optional<GeneratedTensor> tensor = source_.Generated(id); tensor.has_value()) {
-      return CudaStatus(kernels::cuda::LaunchPackSynthetic({tensor->key, tensor->scale, tensor->offset, tensor->shift},
-                                                           shape.rows, target, stream_),
-                        "synthetic weights");
+      return CudaStatus(
+          kernels::cuda::LaunchPackSynthetic({tensor->key, tensor->scale, tensor->offset, tensor->shift},
+                                             shape.rows, target, stream_),
+          "synthetic weights");
     }
     // Whole leaves of the fingerprint, which then needs no second pass over the file.
     constexpr int64_t kLeaf = WeightSource::kLeafRows;
@@ -60,7 +59,8 @@ class CudaWeights::Loader {
       const int64_t count = std::min(batch, shape.rows - row);
       absl::StatusOr<const Half*> rows = Upload(id, row, count, count * shape.cols);
       if (!rows.ok()) return rows.status();
-      absl::Status status = CudaStatus(kernels::cuda::LaunchPackRows(*rows, row, count, target, stream_), "pack rows");
+      absl::Status status =
+          CudaStatus(kernels::cuda::LaunchPackRows(*rows, row, count, target, stream_), "pack rows");
       status.Update(CudaStatus(cudaEventRecord(buffers_[next_].done.get(), stream_), "pack rows"));
       if (!status.ok()) return status;
       next_ = (next_ + 1) % buffers_.size();
@@ -74,10 +74,12 @@ class CudaWeights::Loader {
     if (absl::Status status = source_.ReadRows(id, 0, 1, absl::MakeSpan(halves)); !status.ok()) return status;
     std::vector<float> floats(halves.size());
     for (size_t i = 0; i < halves.size(); ++i) {
-      const int64_t row = kernels::cuda::PackedRow(placement, static_cast<int64_t>(i), source_.config().head_dim);
+      const int64_t row =
+          kernels::cuda::PackedRow(placement, static_cast<int64_t>(i), source_.config().head_dim);
       floats[static_cast<size_t>(row)] = kernels::HalfToFloat(halves[i]);
     }
-    return CudaStatus(cudaMemcpy(to, floats.data(), floats.size() * sizeof(float), cudaMemcpyHostToDevice), "vectors");
+    return CudaStatus(cudaMemcpy(to, floats.data(), floats.size() * sizeof(float), cudaMemcpyHostToDevice),
+                      "vectors");
   }
 
   absl::Status Finish() { return CudaStatus(cudaStreamSynchronize(stream_), "loading weights"); }
@@ -94,7 +96,9 @@ class CudaWeights::Loader {
     Buffer& buffer = buffers_[next_];
     const int64_t bytes = size * 2;
     if (buffer.done.get() != nullptr) {
-      if (absl::Status status = CudaStatus(cudaEventSynchronize(buffer.done.get()), "loading weights"); !status.ok()) return status;
+      if (absl::Status status = CudaStatus(cudaEventSynchronize(buffer.done.get()), "loading weights");
+          !status.ok())
+        return status;
     }
     if (buffer.host.bytes() < bytes) {
       absl::StatusOr<PinnedMemory> host = PinnedMemory::Allocate(std::max(bytes, kStagingBytes), "staging");
@@ -105,10 +109,11 @@ class CudaWeights::Loader {
       if (!done.ok()) return done.status();
       buffer = {*std::move(host), *std::move(device), *std::move(done)};
     }
-    absl::Status status = source_.ReadRows(id, row, count, absl::MakeSpan(buffer.host.as<Half>(), static_cast<size_t>(size)));
+    absl::Status status =
+        source_.ReadRows(id, row, count, absl::MakeSpan(buffer.host.as<Half>(), static_cast<size_t>(size)));
     if (!status.ok()) return status;
-    status = CudaStatus(cudaMemcpyAsync(buffer.device.as<void>(), buffer.host.as<void>(), static_cast<size_t>(bytes),
-                                        cudaMemcpyHostToDevice, stream_),
+    status = CudaStatus(cudaMemcpyAsync(buffer.device.as<void>(), buffer.host.as<void>(),
+                                        static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
                         "loading weights");
     if (!status.ok()) return status;
     return buffer.device.as<Half>();
@@ -150,8 +155,9 @@ absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaSt
   weights.memory_ = *std::move(memory);
   weights.Place(config, weights.memory_.as<char>());
   // Rows beyond a matrix' last tile must be zero.
-  absl::Status status = CudaStatus(
-      cudaMemsetAsync(weights.memory_.as<void>(), 0, static_cast<size_t>(weights.bytes()), stream), "weights");
+  absl::Status status =
+      CudaStatus(cudaMemsetAsync(weights.memory_.as<void>(), 0, static_cast<size_t>(weights.bytes()), stream),
+                 "weights");
 
   Loader loader(source, stream);
   const auto vector = [&](TensorId id, const float* to, RowPlacement placement = RowPlacement::kPlain) {
@@ -162,7 +168,8 @@ absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaSt
     if (status.ok()) status = loader.Matrix(id, to, row_begin, placement);
   };
   if (status.ok()) status = loader.Finish();  // vectors are copied past the stream
-  // The matmul's epilogue rotates pairs that stand together; a norm needs the whole head, and a kernel of its own.
+  // The matmul's epilogue rotates pairs that stand together; a norm needs the whole head, and a kernel of its
+  // own.
   const RowPlacement heads = config.qk_norm ? RowPlacement::kPlain : RowPlacement::kRotary;
   matrix({TensorRole::kTokenEmbedding}, weights.embedding_);
   if (!config.tied_embedding) matrix({TensorRole::kOutput}, weights.output_);

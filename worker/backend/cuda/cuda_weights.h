@@ -21,7 +21,8 @@ struct CudaMatrix {
 
 struct CudaLayer {
   const float* attention_norm;  // [hidden]
-  CudaMatrix qkv;               // rows [q | k | v], rotated pairs together (RowPlacement::kRotary) unless q and k are normed
+  CudaMatrix
+      qkv;  // rows [q | k | v], rotated pairs together (RowPlacement::kRotary) unless q and k are normed
   const float* qkv_bias;        // in the order of qkv's packed rows; null where the model has none
   const float* query_norm;      // [head_dim]; null where the model has none, as key_norm
   const float* key_norm;        // [head_dim]
@@ -33,8 +34,8 @@ struct CudaLayer {
 
 class CudaWeights {
  public:
-  // Reads through pinned staging memory, or lets the card make the weights where the source is synthetic. Returns when all
-  // is in place. Errors of the source, or RESOURCE_EXHAUSTED.
+  // Reads through pinned staging memory, or lets the card make the weights where the source is synthetic.
+  // Returns when all is in place. Errors of the source, or RESOURCE_EXHAUSTED.
   static absl::StatusOr<CudaWeights> Load(const WeightSource& source, cudaStream_t stream);
 
   const CudaMatrix& embedding() const { return embedding_; }
@@ -46,7 +47,8 @@ class CudaWeights {
  private:
   class Loader;
 
-  // Gives every matrix and vector its place from `base` on; returns the bytes that they take. Called with null first.
+  // Gives every matrix and vector its place from `base` on; returns the bytes that they take. Called with
+  // null first.
   int64_t Place(const ModelConfig& config, char* base);
 
   DeviceMemory memory_;

@@ -9,7 +9,8 @@ namespace {
 absl::Status AllocationError(cudaError_t error, int64_t bytes, absl::string_view what) {
   if (error != cudaErrorMemoryAllocation) return CudaStatus(error, what);
   cudaGetLastError();  // not sticky
-  return absl::ResourceExhaustedError(absl::StrFormat("%s: %d MiB of memory cannot be had", what, bytes >> 20));
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("%s: %d MiB of memory cannot be had", what, bytes >> 20));
 }
 
 }  // namespace
@@ -22,11 +23,12 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
 
 absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(int64_t bytes, absl::string_view what) {
   size_t free = 0, total = 0;
-  if (absl::Status status = CudaStatus(cudaMemGetInfo(&free, &total), "free memory"); !status.ok()) return status;
+  if (absl::Status status = CudaStatus(cudaMemGetInfo(&free, &total), "free memory"); !status.ok())
+    return status;
   if (bytes > static_cast<int64_t>(free)) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("%s: %d MiB of the card's memory are needed, %d MiB are missing (%d of %d MiB are free)", what,
-                        bytes >> 20, ((bytes - static_cast<int64_t>(free)) >> 20) + 1, free >> 20, total >> 20));
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%s: %d MiB of the card's memory are needed, %d MiB are missing (%d of %d MiB are free)", what,
+        bytes >> 20, ((bytes - static_cast<int64_t>(free)) >> 20) + 1, free >> 20, total >> 20));
   }
   DeviceMemory memory;
   if (cudaError_t error = cudaMalloc(&memory.data_, static_cast<size_t>(bytes)); error != cudaSuccess) {
@@ -55,7 +57,8 @@ PinnedMemory::~PinnedMemory() {
 
 absl::StatusOr<CudaStream> CudaStream::Create() {
   CudaStream stream;
-  absl::Status status = CudaStatus(cudaStreamCreateWithFlags(&stream.stream_, cudaStreamNonBlocking), "stream");
+  absl::Status status =
+      CudaStatus(cudaStreamCreateWithFlags(&stream.stream_, cudaStreamNonBlocking), "stream");
   if (!status.ok()) return status;
   return stream;
 }
@@ -66,7 +69,8 @@ CudaStream::~CudaStream() {
 
 absl::StatusOr<CudaEvent> CudaEvent::Create() {
   CudaEvent event;
-  absl::Status status = CudaStatus(cudaEventCreateWithFlags(&event.event_, cudaEventDisableTiming | cudaEventBlockingSync), "event");
+  absl::Status status = CudaStatus(
+      cudaEventCreateWithFlags(&event.event_, cudaEventDisableTiming | cudaEventBlockingSync), "event");
   if (!status.ok()) return status;
   return event;
 }

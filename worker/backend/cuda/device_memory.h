@@ -1,7 +1,7 @@
 // Memory of the card, pinned memory of the host, streams and events as values that free themselves.
 //
-// Threads: as the CUDA runtime, any; the owner sees to the order of use. Errors are RESOURCE_EXHAUSTED where memory is short
-// (with how much is missing), INTERNAL for everything else.
+// Threads: as the CUDA runtime, any; the owner sees to the order of use. Errors are RESOURCE_EXHAUSTED where
+// memory is short (with how much is missing), INTERNAL for everything else.
 #pragma once
 
 #include <cuda_runtime_api.h>

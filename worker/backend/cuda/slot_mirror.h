@@ -1,5 +1,6 @@
-// What the host remembers of the slots, whose state is on the card: enough to check plans and to know where the next entry
-// of a block table goes. Used by the engine thread alone. A plan that does not fit is a bug of the engine: CHECK.
+// What the host remembers of the slots, whose state is on the card: enough to check plans and to know where
+// the next entry of a block table goes. Used by the engine thread alone. A plan that does not fit is a bug of
+// the engine: CHECK.
 #pragma once
 
 #include <cstddef>

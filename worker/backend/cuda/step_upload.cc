@@ -128,7 +128,8 @@ void StepUpload::AddSegment(const StepPlan& plan, const Segment& segment) {
 
   const int32_t host_tokens = segment.num_rows - (segment.first_row_from_slot ? 1 : 0);
   RIDGE_CHECK(segment.token_offset >= 0 &&
-              static_cast<size_t>(segment.token_offset) + static_cast<size_t>(host_tokens) <= plan.tokens.size());
+              static_cast<size_t>(segment.token_offset) + static_cast<size_t>(host_tokens) <=
+                  plan.tokens.size());
   RIDGE_CHECK(!segment.first_row_from_slot || slot.has_token);
   const int32_t first_row = num_rows();
   if (segment.first_row_from_slot) tokens_.push_back(-1 - segment.slot);

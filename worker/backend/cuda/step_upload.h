@@ -1,7 +1,9 @@
-// A plan as the bytes that the card needs of it, in one piece: what its kernels read besides weights and slots' state.
+// A plan as the bytes that the card needs of it, in one piece: what its kernels read besides weights and
+// slots' state.
 //
-// The parts up to the items of AttentionSplit stand where the numbers of rows and outputs put them, so that a captured graph
-// finds them again. Everything behind moves with the step. Used by the engine thread; knows no CUDA call.
+// The parts up to the items of AttentionSplit stand where the numbers of rows and outputs put them, so that a
+// captured graph finds them again. Everything behind moves with the step. Used by the engine thread; knows no
+// CUDA call.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +19,14 @@ namespace ridge::worker {
 
 // Where the parts begin, in bytes from the start of the upload, and how many entries they have.
 struct StepLayout {
-  int32_t num_rows = 0;     // with padding
-  int32_t num_outputs = 0;  // with padding
-  bool greedy = false;      // all outputs are arg maxima without log-probabilities
-  int64_t tokens = 0;       // int32_t [num_rows]; -1 - s: the last token of slot s
-  int64_t positions = 0;    // int32_t [num_rows]
-  int64_t slots = 0;        // int32_t [num_rows]; -1: padding
-  int64_t sample_rows = 0;  // SampleRow [num_outputs]
-  int64_t output_rows = 0;  // int32_t [num_outputs]: their rows in the step
+  int32_t num_rows = 0;         // with padding
+  int32_t num_outputs = 0;      // with padding
+  bool greedy = false;          // all outputs are arg maxima without log-probabilities
+  int64_t tokens = 0;           // int32_t [num_rows]; -1 - s: the last token of slot s
+  int64_t positions = 0;        // int32_t [num_rows]
+  int64_t slots = 0;            // int32_t [num_rows]; -1: padding
+  int64_t sample_rows = 0;      // SampleRow [num_outputs]
+  int64_t output_rows = 0;      // int32_t [num_outputs]: their rows in the step
   int64_t num_split_items = 0;  // int32_t [1]
   int64_t split_items = 0;      // AttentionItem [*num_split_items]
 

@@ -23,7 +23,8 @@ TEST(MatmulPlan, ChunksAreSplitOnlyWhereHalfOfTheMultiprocessorsWouldBeIdle) {
       EXPECT_EQ(plan.split_chunks, 2 * tiles < device.num_sms) << m;
       EXPECT_EQ(plan.blocks, plan.split_chunks ? 6 * tiles : tiles) << m;
       if (plan.split_chunks) {
-        EXPECT_EQ(MatmulWorkspaceBytes(plan, m, 2048, 1536), int64_t{6} * tiles * plan.token_tile * plan.row_tile * 4);
+        EXPECT_EQ(MatmulWorkspaceBytes(plan, m, 2048, 1536),
+                  int64_t{6} * tiles * plan.token_tile * plan.row_tile * 4);
         EXPECT_EQ(MatmulCounterBytes(plan, m, 2048), tiles * 4);
       }
     }
