@@ -1,43 +1,63 @@
-// Who runs in the next step: policy alone, without device, threads or clock.
+// Who runs in the next step: policy alone, without device, threads or clock of its own.
 //
-// One forward a step carries the decode rows of all running sequences and packed prefill chunks under a token budget, so
-// that a long prompt cannot hold up running sequences for longer than one step of step_tokens rows. Order within the
-// budget: decode rows, then prefills already running, then admissions, first come first served. A sequence is admitted
-// when a slot and all blocks up to its limit are free, so that a running sequence never waits for memory.
+// One forward a step carries the decode rows of all running sequences and packed prefill chunks under a token
+// budget, so that a long prompt cannot hold up running sequences for longer than one step of step_tokens
+// rows. Decode rows come first. What is left of the budget goes to running prefills and admissions: to the
+// tenant that was served least, to running before waiting sequences among equals.
+//
+// Memory is taken on demand: an admission takes the blocks of what is known, beyond a watermark that it
+// leaves to running sequences; decoding takes a block when it reaches it. Where none is left, the youngest
+// sequence of the lowest priority is preempted: it gives everything back and waits to be computed again. A
+// slot or memory is also taken from a tenant that runs more sequences than the one that comes next. A
+// sequence that was preempted kMaxPreemptions times is admitted with all blocks up to its limit and is not
+// preempted again. So the oldest always goes on, and everything ends.
 //
 // Threads: engine thread only. Ownership: sequences belong to the caller and outlive their stay here.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "worker/backend/step_plan.h"
 #include "worker/decision/sequence.h"
+#include "worker/decision/tenant_shares.h"
+#include "worker/decision/waiting_queue.h"
 #include "worker/memory/block_pool.h"
+#include "worker/memory/prefix_cache.h"
 
 namespace ridge::worker {
 
 struct SchedulerConfig {
-  int32_t max_running;   // slots
-  int32_t step_tokens;   // rows of one step; >= max_running
-  int32_t chunk_tokens;  // most prefill rows of one sequence in a step; >= 1
+  int32_t max_running;       // slots
+  int32_t step_tokens;       // rows of one step; >= max_running
+  int32_t chunk_tokens;      // most prefill rows of one sequence in a step; >= 1
+  bool prefix_cache = true;  // look prompts up, and publish what was computed
 };
 
 // A step and who is in it.
 struct ScheduledStep {
   StepPlan plan;
   std::vector<Sequence*> sequences;  // one a segment
-  std::vector<Sequence*> admitted;   // among them, for the first time
+  std::vector<Sequence*> admitted;   // among them, new or again
   int32_t decode_rows = 0;
   int32_t prefill_rows = 0;
 
   bool empty() const { return plan.segments.empty(); }
 };
 
+// Counts from the start of the process.
+struct SchedulerCounters {
+  int64_t preemptions = 0;
+  int64_t prefix_queries = 0;  // tokens looked up
+  int64_t prefix_hits = 0;     // tokens found
+};
+
 class Scheduler {
  public:
-  Scheduler(const SchedulerConfig& config, BlockPool* pool);
+  static constexpr int32_t kMaxPreemptions = 3;
+
+  // `cache` is not used where the configuration says so.
+  Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixCache* cache);
 
   // Blocks that a sequence holds at its limit. The last token's own K and V are never needed.
   static int32_t BlocksAtLimit(int64_t prompt_tokens, int64_t max_tokens) {
@@ -47,32 +67,61 @@ class Scheduler {
   // Queues a waiting sequence.
   void Add(Sequence* sequence);
 
-  // Takes a waiting or running sequence out; it is not planned again. Its slot and blocks stay until Free.
+  // Takes a sequence out, whatever its state; it is not planned again. Its slot and blocks stay until Settle.
   void Remove(Sequence* sequence);
 
-  // Gives slot and blocks of a removed sequence back, once no step in flight has rows of it.
-  void Free(Sequence* sequence);
+  // A step with `rows` rows of the sequence was collected, in the order of submission; before the token that
+  // it gave is added to the sequence. Its full blocks become known to the prefix cache.
+  void OnCollected(Sequence* sequence, int32_t rows);
 
-  // Writes the next step, empty where there is nothing to run, and advances the planned state of the sequences in it.
-  ScheduledStep Plan();
+  // To be called when a sequence may have become free of steps in flight: one that was removed gives slot and
+  // blocks back, one that was preempted waits again. Otherwise does nothing.
+  void Settle(Sequence* sequence);
 
-  int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
-  int64_t waiting_tokens() const { return waiting_tokens_; }
+  // Writes the next step, empty where there is nothing to run, and advances the planned state of the
+  // sequences in it.
+  ScheduledStep Plan(int64_t now_ns);
+
+  int32_t num_waiting() const { return waiting_.size(); }
+  int64_t waiting_tokens() const { return waiting_.tokens(); }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
+  const SchedulerCounters& counters() const { return counters_; }
+
+  // Aborts where blocks, slots or states do not add up. `sequences`: all that were added and not yet settled.
+  void CheckInvariant(const std::vector<const Sequence*>& sequences) const;
 
  private:
+  // Makes room for the next decode row of every running sequence that can have it.
+  void ReserveDecodes(ScheduledStep* step);
+  bool ReserveDecode(Sequence* sequence, ScheduledStep* step);
   void PlanDecodes(ScheduledStep* step);
-  void PlanPrefills(int32_t* budget, ScheduledStep* step);
-  void PlanAdmissions(int32_t* budget, ScheduledStep* step);
+  void PlanPrompts(int64_t now_ns, int32_t budget, ScheduledStep* step);
+  Sequence* NextPrefill(const ScheduledStep& step) const;
+  bool Admit(Sequence* sequence, ScheduledStep* step);
+  bool TakeBlocks(Sequence* sequence);
   void PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* step);
+  void AddSegment(const Segment& segment, Sequence* sequence, ScheduledStep* step);
+
+  // The running sequence that should give way to one of this seniority; null where none is younger.
+  Sequence* Victim(const Sequence& for_whom) const;
+  Sequence* VictimOfGreaterShare(const Sequence& for_whom) const;
+  void Preempt(Sequence* sequence);
+  void LeaveRunning(Sequence* sequence);
+  void GiveBack(Sequence* sequence);
+  // Whether memory or slots come back without anyone being preempted.
+  bool SomeWillFree() const;
 
   const SchedulerConfig config_;
   BlockPool* const pool_;
-  std::deque<Sequence*> waiting_;
-  int64_t waiting_tokens_ = 0;
-  std::vector<Sequence*> running_;  // in the order of admission
+  PrefixCache* const cache_;
+  const int32_t watermark_;  // blocks that admissions leave to running sequences
+  TenantShares tenants_;
+  WaitingQueue waiting_;
+  std::vector<Sequence*> running_;  // by seniority: priority, then arrival
+  int32_t unsettled_ = 0;           // preempted or finished with steps in flight: what they hold comes back
   std::vector<SlotId> free_slots_;
   std::vector<SlotId> released_slots_;  // to be told with the next plan
+  SchedulerCounters counters_;
 };
 
 }  // namespace ridge::worker

@@ -1,7 +1,7 @@
 // One sequence on its way through the engine: what was asked, and how far it has come.
 //
-// A SequenceSpec is immutable. A Sequence belongs to the engine thread from the moment the engine takes it from its inbox
-// until it is destroyed; nothing else reads it. States and invariants: docs/contracts.md.
+// A SequenceSpec is immutable. A Sequence belongs to the engine thread from the moment the engine takes it
+// from its inbox until it is destroyed; nothing else reads it. States and invariants: docs/contracts.md.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "worker/backend/step_plan.h"
+#include "worker/memory/prefix_cache.h"
 
 namespace ridge::worker {
 
@@ -29,6 +30,9 @@ struct SequenceSpec {
   std::vector<TokenId> stop_ids;  // end of sequence included, unless it is ignored
   int64_t arrival_ns = 0;         // on the engine's clock
   int64_t deadline_ns = INT64_MAX;
+  int32_t priority = 0;    // higher runs earlier
+  std::string tenant;      // whose share of the engine it takes
+  std::string cache_salt;  // prefixes are shared between sequences of equal salt only
 };
 
 // A generated token as the output thread sees it.
@@ -41,27 +45,27 @@ struct TokenEvent {
 
 // How a sequence ended. Exactly one a sequence.
 struct Outcome {
-  absl::Status status;  // not OK: cancelled, past its deadline, or the engine stopped
+  absl::Status status;                        // not OK: cancelled, past its deadline, or the engine stopped
   FinishReason reason = FinishReason::kStop;  // where status is OK
   int64_t admitted_ns = 0;                    // first step that worked on it was planned; 0: never
   int32_t cached_tokens = 0;                  // of the prompt, taken from the prefix cache
 };
 
-// Receives what a sequence generates. All calls come from the engine's output thread, in order, and return without
-// blocking.
+// Receives what a sequence generates. All calls come from the engine's output thread, in order, and return
+// without blocking.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
 
-  // Returns false where the token completed a stop string: the sequence then ends with reason kStop, later tokens of it
-  // are dropped, and OnEnd follows.
+  // Returns false where the token completed a stop string: the sequence then ends with reason kStop, later
+  // tokens of it are dropped, and OnEnd follows.
   virtual bool OnToken(const TokenEvent& token) = 0;
   // The last call.
   virtual void OnEnd(const Outcome& outcome) = 0;
 };
 
-// The output side of a sequence; shared by the engine thread, which only passes it on, and the output thread, which alone
-// reads and writes what is in it.
+// The output side of a sequence; shared by the engine thread, which only passes it on, and the output thread,
+// which alone reads and writes what is in it.
 struct OutputStream {
   std::shared_ptr<TokenSink> sink;
   SequenceId id = 0;
@@ -74,25 +78,47 @@ struct OutputStream {
   int64_t last_token_ns = 0;
 };
 
-enum class SequenceState { kWaiting, kRunning, kFinished };
+enum class SequenceState {
+  kWaiting,
+  kRunning,
+  kPreempted,  // waits again as soon as no step in flight has rows of it
+  kFinished,
+};
+
+struct Tenant;
 
 // "Planned" counts what was submitted to the backend, which runs ahead of what was collected.
 struct Sequence {
-  SequenceId id = 0;
+  SequenceId id = 0;  // ascending in the order of arrival
   SequenceSpec spec;
   std::shared_ptr<OutputStream> output;
 
   SequenceState state = SequenceState::kWaiting;
-  SlotId slot = -1;             // while running
-  std::vector<BlockId> blocks;  // owned, in the order of positions
-  int32_t planned_rows = 0;     // K and V exist, or will, for positions [0, planned_rows)
-  int32_t planned_tokens = 0;   // tokens generated once all submitted steps are collected
-  int32_t generated = 0;        // tokens collected
-  int32_t steps_in_flight = 0;  // submitted steps with rows of this sequence
-  int64_t admitted_ns = 0;
+  Tenant* tenant = nullptr;        // from Scheduler::Add until it is finished
+  std::vector<TokenId> generated;  // tokens collected
+  int64_t admitted_ns = 0;         // the first time
+  int32_t cached_tokens = 0;       // of the prompt, found in the prefix cache when it was first admitted
+  int32_t preemptions = 0;
+
+  // What follows holds from an admission to the end of the stay.
+  SlotId slot = -1;
+  std::vector<BlockId> blocks;   // one reader of each, in the order of positions
+  int32_t prefill_tokens = 0;    // known when it was admitted: the prompt and what was generated before
+  int32_t planned_rows = 0;      // K and V exist, or will, for positions [0, planned_rows)
+  int32_t planned_tokens = 0;    // tokens generated once all submitted steps are collected
+  int32_t collected_rows = 0;    // K and V exist for positions [0, collected_rows)
+  int32_t published_blocks = 0;  // of `blocks`, as far as the prefix cache knows them
+  ChainNode chain;               // after the published blocks
+  int32_t steps_in_flight = 0;   // submitted steps with rows of this sequence
 
   int32_t prompt_tokens() const { return static_cast<int32_t>(spec.prompt.size()); }
-  bool prefill_planned() const { return planned_rows >= prompt_tokens(); }
+  int32_t known_tokens() const { return prompt_tokens() + static_cast<int32_t>(generated.size()); }
+  // A prompt's or a collected token.
+  TokenId token(int32_t position) const {
+    return position < prompt_tokens() ? spec.prompt[position] : generated[position - prompt_tokens()];
+  }
+  bool prefill_planned() const { return planned_rows >= prefill_tokens; }
+  bool all_planned() const { return planned_tokens >= spec.max_tokens; }
 };
 
 }  // namespace ridge::worker

@@ -16,6 +16,8 @@
 namespace ridge::worker {
 namespace {
 
+constexpr int64_t kCheckIntervalNs = 1'000'000'000;
+
 struct Cancellation {
   SequenceId id;
   absl::Status why;
@@ -33,6 +35,7 @@ class Engine::Impl {
  public:
   Impl(const EngineConfig& config, Backend* backend, Clock* clock, EngineMetrics* metrics)
       : config_(config),
+        clock_(clock),
         load_{.free_blocks = config.num_blocks},
         output_(clock, metrics, [this](SequenceId id) { Send(Stopped{id}); }),
         core_(config, backend, clock, metrics,
@@ -112,6 +115,7 @@ class Engine::Impl {
       for (Message& message : messages) Handle(std::move(message));
       if (stopping) core_.CancelAll(absl::CancelledError("the server stopped"));
       idle = !RunOnce();
+      if (idle) CheckWhenDue();
       if (stopping && idle) return;
     }
   }
@@ -150,7 +154,16 @@ class Engine::Impl {
     return *worked;
   }
 
+  // An idle engine has the time to find out that memory was lost, before it serves from it for days.
+  void CheckWhenDue() {
+    const int64_t now_ns = clock_->NowNs();
+    if (now_ns - last_check_ns_ < kCheckIntervalNs) return;
+    last_check_ns_ = now_ns;
+    core_.CheckInvariant();
+  }
+
   const EngineConfig config_;
+  Clock* const clock_;
   mutable absl::Mutex mutex_;
   std::vector<Message> inbox_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -158,8 +171,9 @@ class Engine::Impl {
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);
   int32_t arriving_ ABSL_GUARDED_BY(mutex_) = 0;  // in the inbox
   int64_t arriving_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  OutputThread output_;  // outlives the engine thread, which pushes to it
-  EngineCore core_;      // engine thread only
+  OutputThread output_;        // outlives the engine thread, which pushes to it
+  EngineCore core_;            // engine thread only
+  int64_t last_check_ns_ = 0;  // engine thread only
   std::thread thread_;
 };
 
@@ -181,10 +195,16 @@ SequenceId Engine::Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink) {
   return impl_->Submit(std::move(spec), std::move(sink));
 }
 
-void Engine::Cancel(SequenceId id, absl::Status why) { impl_->Send(Cancellation{id, std::move(why)}); }
+void Engine::Cancel(SequenceId id, absl::Status why) {
+  impl_->Send(Cancellation{id, std::move(why)});
+}
 
-void Engine::Drain() { impl_->Drain(); }
+void Engine::Drain() {
+  impl_->Drain();
+}
 
-EngineLoad Engine::Load() const { return impl_->Load(); }
+EngineLoad Engine::Load() const {
+  return impl_->Load();
+}
 
 }  // namespace ridge::worker

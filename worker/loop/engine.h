@@ -1,8 +1,8 @@
 // The engine: one thread that decides and drives the backend, one thread that hands tokens to their sinks.
 //
-// Threads: Submit, Finish, Cancel, Drain and Load may be called from any thread. The backend and the scheduler are
-// touched by the engine thread only; sinks by the output thread only. Ownership: the engine owns its sequences and shares
-// each sink with the caller; backend, clock and metrics outlive it.
+// Threads: Submit, Finish, Cancel, Drain and Load may be called from any thread. The backend and the
+// scheduler are touched by the engine thread only; sinks by the output thread only. Ownership: the engine
+// owns its sequences and shares each sink with the caller; backend, clock and metrics outlive it.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ struct EngineConfig {
   int32_t max_running = 64;     // sequences in one step; the backend's slots
   int32_t step_tokens = 512;    // rows of one step, decode and prefill together
   int32_t chunk_tokens = 512;   // most rows of one sequence's prefill in one step
+  bool prefix_cache = true;     // find the blocks of a prompt's beginning that are there already
   int32_t steps_in_flight = 2;  // 2: the next step is submitted before the last one's tokens are read
 };
 

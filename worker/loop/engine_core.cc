@@ -14,6 +14,7 @@ OutputItem EndItem(const Sequence& sequence, const absl::Status& status) {
   item.has_end = true;
   item.outcome.status = status;
   item.outcome.admitted_ns = sequence.admitted_ns;
+  item.outcome.cached_tokens = sequence.cached_tokens;
   return item;
 }
 
@@ -27,7 +28,9 @@ EngineCore::EngineCore(const EngineConfig& config, Backend* backend, Clock* cloc
       metrics_(metrics),
       deliver_(std::move(deliver)),
       pool_(config.num_blocks),
-      scheduler_({config.max_running, config.step_tokens, config.chunk_tokens}, &pool_) {}
+      cache_(&pool_),
+      scheduler_({config.max_running, config.step_tokens, config.chunk_tokens, config.prefix_cache}, &pool_,
+                 &cache_) {}
 
 void EngineCore::Add(std::unique_ptr<Sequence> sequence) {
   const SequenceSpec& spec = sequence->spec;
@@ -44,7 +47,7 @@ void EngineCore::Cancel(SequenceId id, const absl::Status& why) {
   std::vector<OutputItem> items;
   items.push_back(EndItem(*it->second, why));
   End(it->second.get());
-  FreeIfIdle(it->second.get());
+  Settle(it->second.get());
   deliver_(std::move(items));
 }
 
@@ -52,7 +55,7 @@ void EngineCore::FinishStopped(SequenceId id) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end() || it->second->state == SequenceState::kFinished) return;
   End(it->second.get());
-  FreeIfIdle(it->second.get());
+  Settle(it->second.get());
 }
 
 void EngineCore::CancelAll(const absl::Status& why) {
@@ -83,10 +86,12 @@ void EngineCore::EndExpired() {
 
 void EngineCore::SubmitSteps() {
   while (static_cast<int32_t>(in_flight_.size()) < config_.steps_in_flight) {
-    ScheduledStep step = scheduler_.Plan();
-    if (step.empty()) return;
     const int64_t now_ns = clock_->NowNs();
-    for (Sequence* sequence : step.admitted) sequence->admitted_ns = now_ns;
+    ScheduledStep step = scheduler_.Plan(now_ns);
+    if (step.empty()) return;
+    for (Sequence* sequence : step.admitted) {
+      if (sequence->admitted_ns == 0) sequence->admitted_ns = now_ns;
+    }
     const StepTicket ticket = backend_->Submit(step.plan);
     in_flight_.push_back({ticket, std::move(step), now_ns});
   }
@@ -109,12 +114,12 @@ absl::Status EngineCore::CollectStep() {
   size_t next_output = 0;
   for (size_t i = 0; i < flight.step.sequences.size(); ++i) {
     Sequence* sequence = flight.step.sequences[i];
-    --sequence->steps_in_flight;
+    scheduler_.OnCollected(sequence, flight.step.plan.segments[i].num_rows);
     if (flight.step.plan.segments[i].num_outputs > 0) {
       RIDGE_CHECK(next_output < result->outputs.size());
       TakeToken(sequence, result->outputs[next_output++], now_ns, &items);
     }
-    FreeIfIdle(sequence);
+    Settle(sequence);
   }
   RIDGE_CHECK(next_output == result->outputs.size());
   deliver_(std::move(items));
@@ -123,16 +128,19 @@ absl::Status EngineCore::CollectStep() {
 
 void EngineCore::TakeToken(Sequence* sequence, const RowOutput& output, int64_t now_ns,
                            std::vector<OutputItem>* items) {
-  if (sequence->state == SequenceState::kFinished) return;  // the row that was already under way when it ended
+  if (sequence->state == SequenceState::kFinished)
+    return;  // the row that was already under way when it ended
   const SequenceSpec& spec = sequence->spec;
-  ++sequence->generated;
+  sequence->generated.push_back(output.token);
   OutputItem item;
   item.stream = sequence->output;
   item.has_token = true;
   item.token = {output.token, output.logprob, now_ns, /*is_last=*/false};
   item.outcome.admitted_ns = sequence->admitted_ns;
-  const bool stops = std::find(spec.stop_ids.begin(), spec.stop_ids.end(), output.token) != spec.stop_ids.end();
-  if (stops || sequence->generated == spec.max_tokens) {
+  item.outcome.cached_tokens = sequence->cached_tokens;
+  const bool stops =
+      std::find(spec.stop_ids.begin(), spec.stop_ids.end(), output.token) != spec.stop_ids.end();
+  if (stops || static_cast<int32_t>(sequence->generated.size()) == spec.max_tokens) {
     item.token.is_last = true;
     item.has_end = true;
     item.outcome.reason = stops ? FinishReason::kStop : spec.limit_reason;
@@ -146,15 +154,17 @@ void EngineCore::End(Sequence* sequence) {
   scheduler_.Remove(sequence);
 }
 
-void EngineCore::FreeIfIdle(Sequence* sequence) {
-  if (sequence->state != SequenceState::kFinished || sequence->steps_in_flight > 0) return;
-  scheduler_.Free(sequence);
-  sequences_.erase(sequence->id);
+void EngineCore::Settle(Sequence* sequence) {
+  scheduler_.Settle(sequence);
+  if (sequence->state == SequenceState::kFinished && sequence->steps_in_flight == 0)
+    sequences_.erase(sequence->id);
 }
 
 void EngineCore::ReportLoad() {
-  const double used = pool_.num_blocks() - pool_.free_blocks();
-  metrics_->SetLoad(scheduler_.num_running(), scheduler_.num_waiting(), used / std::max(1, pool_.num_blocks()));
+  const double used = pool_.num_blocks() - pool_.available_blocks();
+  metrics_->SetLoad(scheduler_.num_running(), scheduler_.num_waiting(),
+                    used / std::max(1, pool_.num_blocks()));
+  metrics_->SetCounters(scheduler_.counters(), cache_.evictions());
 }
 
 EngineLoad EngineCore::Load() const {
@@ -162,8 +172,14 @@ EngineLoad EngineCore::Load() const {
   load.running = scheduler_.num_running();
   load.queued = scheduler_.num_waiting();
   load.queued_tokens = scheduler_.waiting_tokens();
-  load.free_blocks = pool_.free_blocks();
+  load.free_blocks = pool_.available_blocks();
   return load;
+}
+
+void EngineCore::CheckInvariant() const {
+  std::vector<const Sequence*> sequences;
+  for (const auto& [id, sequence] : sequences_) sequences.push_back(sequence.get());
+  scheduler_.CheckInvariant(sequences);
 }
 
 }  // namespace ridge::worker

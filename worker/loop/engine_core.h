@@ -1,5 +1,5 @@
-// The engine's loop without its threads: takes sequences in, plans steps, submits them one ahead, collects them and passes
-// the tokens on. Runs on any clock and any backend, so that tests drive it by hand.
+// The engine's loop without its threads: takes sequences in, plans steps, submits them one ahead, collects
+// them and passes the tokens on. Runs on any clock and any backend, so that tests drive it by hand.
 //
 // Threads: one thread calls everything. Ownership: owns its sequences; the rest outlives it.
 #pragma once
@@ -22,6 +22,7 @@
 #include "worker/loop/engine_metrics.h"
 #include "worker/loop/output_thread.h"
 #include "worker/memory/block_pool.h"
+#include "worker/memory/prefix_cache.h"
 
 namespace ridge::worker {
 
@@ -41,11 +42,14 @@ class EngineCore {
 
   void CancelAll(const absl::Status& why);
 
-  // Ends what is past its deadline, submits up to steps_in_flight steps and collects the oldest. False where there was
-  // nothing to do. An error means that the device is lost.
+  // Ends what is past its deadline, submits up to steps_in_flight steps and collects the oldest. False where
+  // there was nothing to do. An error means that the device is lost.
   absl::StatusOr<bool> RunOnce();
 
   EngineLoad Load() const;
+
+  // Aborts where sequences, slots and blocks do not add up. Linear in the number of blocks.
+  void CheckInvariant() const;
 
  private:
   struct InFlightStep {
@@ -60,8 +64,9 @@ class EngineCore {
   void TakeToken(Sequence* sequence, const RowOutput& output, int64_t now_ns, std::vector<OutputItem>* items);
   // Takes the sequence out of the schedule. It still holds its slot and blocks.
   void End(Sequence* sequence);
-  // Destroys the sequence if it ended and no step in flight has rows of it.
-  void FreeIfIdle(Sequence* sequence);
+  // Lets go of what the sequence holds where no step in flight has rows of it, and of the sequence if it
+  // ended.
+  void Settle(Sequence* sequence);
   void ReportLoad();
 
   const EngineConfig config_;
@@ -71,6 +76,7 @@ class EngineCore {
   const std::function<void(std::vector<OutputItem>)> deliver_;
 
   BlockPool pool_;
+  PrefixCache cache_;
   Scheduler scheduler_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   std::set<std::pair<int64_t, SequenceId>> deadlines_;  // of sequences that have one and did not end

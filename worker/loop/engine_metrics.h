@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/metrics.h"
+#include "worker/decision/scheduler.h"
 #include "worker/decision/sequence.h"
 
 namespace ridge::worker {
@@ -19,6 +20,8 @@ class EngineMetrics {
   void OnStep(int32_t sequences, int32_t decode_rows, int32_t prefill_rows, int64_t duration_ns);
   // Engine thread: where things stand after a step.
   void SetLoad(int32_t running, int32_t waiting, double kv_usage_ratio);
+  // Engine thread: counts from the start of the engine, which never go down.
+  void SetCounters(const SchedulerCounters& counters, int64_t evictions);
 
   // Output thread: a token of a stream, before its bookkeeping is brought up to date.
   void OnToken(const OutputStream& stream, int64_t time_ns);
@@ -37,6 +40,10 @@ class EngineMetrics {
   prometheus::Gauge& kv_usage_;
   prometheus::Gauge& running_;
   prometheus::Gauge& waiting_;
+  prometheus::Counter& preemptions_;
+  prometheus::Counter& prefix_queries_;
+  prometheus::Counter& prefix_hits_;
+  prometheus::Counter& prefix_evictions_;
   prometheus::Histogram& time_to_first_token_;
   prometheus::Histogram& inter_token_latency_;
   prometheus::Histogram& e2e_latency_;

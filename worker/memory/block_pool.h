@@ -1,10 +1,16 @@
-// The KV pool's bookkeeping: which blocks are free and how many readers each of the others has. Knows nothing of devices
-// or sequences.
+// The KV pool's bookkeeping: which blocks are free, how many readers each of the others has, and which of
+// those without a reader are kept because a prefix cache may find them again. Knows nothing of devices or
+// sequences.
 //
-// Threads: engine thread only. Invariant: a block is free (count 0, in the free list once) or owned (count >= 1).
+// Threads: engine thread only. Invariant: a block is exactly one of
+//   free   no reader, on the free list once
+//   owned  one reader or more; it may be kept too
+//   idle   no reader, kept: on the idle list once, oldest release first, and taken when the free list is
+//   empty
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -21,25 +27,52 @@ class BlockPool {
  public:
   explicit BlockPool(int32_t num_blocks);
 
-  int32_t num_blocks() const { return static_cast<int32_t>(ref_counts_.size()); }
-  int32_t free_blocks() const { return static_cast<int32_t>(free_.size()); }
-  int32_t ref_count(BlockId block) const { return ref_counts_[block]; }
+  int32_t num_blocks() const { return static_cast<int32_t>(blocks_.size()); }
+  // What Allocate can give: free and idle blocks.
+  int32_t available_blocks() const { return static_cast<int32_t>(free_.size()) + num_idle_; }
+  int32_t idle_blocks() const { return num_idle_; }
+  int32_t ref_count(BlockId block) const { return blocks_[block].readers; }
 
-  // Takes `count` free blocks with one reference each. Requires count <= free_blocks().
+  // Called with each kept block that Allocate takes: what it held is lost.
+  void OnEviction(std::function<void(BlockId)> listener) { on_eviction_ = std::move(listener); }
+
+  // Takes `count` blocks with one reader each: free ones first, then those idle for longest. Requires
+  // count <= available_blocks().
   std::vector<BlockId> Allocate(int32_t count);
 
-  // One reader more for an owned block.
-  void AddReference(BlockId block);
+  // One reader more for an owned or idle block.
+  void AddReader(BlockId block);
 
-  // One reader less for each; a block without readers is free. Requires that each is owned.
+  // One reader less for each; a block without readers is free, or idle where it is kept. Requires that each
+  // is owned. The last of them becomes idle first: of a sequence's blocks the tail is evicted before what it
+  // continues.
   void Release(absl::Span<const BlockId> blocks);
 
-  // Aborts where the invariant does not hold. Linear in the number of blocks.
-  void CheckInvariant() const;
+  // From now on an owned block becomes idle rather than free.
+  void Keep(BlockId block);
+
+  // Aborts where the invariant does not hold, or where `readers`, by block, is not what the readers count
+  // themselves. Linear in the number of blocks.
+  void CheckInvariant(absl::Span<const int32_t> readers) const;
 
  private:
-  std::vector<int32_t> ref_counts_;
+  struct Block {
+    int32_t readers = 0;
+    bool kept = false;
+    // Neighbours on the idle list; -1 at its ends.
+    BlockId previous = -1;
+    BlockId next = -1;
+  };
+
+  void AppendIdle(BlockId block);
+  void UnlinkIdle(BlockId block);
+
+  std::vector<Block> blocks_;
   std::vector<BlockId> free_;  // a stack: the block freed last is warm and goes first
+  BlockId idle_head_ = -1;
+  BlockId idle_tail_ = -1;
+  int32_t num_idle_ = 0;
+  std::function<void(BlockId)> on_eviction_ = [](BlockId) {};
 };
 
 }  // namespace ridge::worker

@@ -13,6 +13,7 @@ namespace ridge::worker {
 namespace {
 
 // A client that gives up at its deadline is heard of before ours has quite passed.
+constexpr size_t kMaxTenantBytes = 256;  // of a tenant's name or salt
 constexpr int64_t kDeadlineSlackNs = 5'000'000;
 
 // gRPC's deadline is on the wall clock; the engine's on its own.
@@ -39,10 +40,19 @@ absl::StatusOr<ResolvedCall> ResolveExecute(const grpc::ByteBuffer& bytes, const
   if (request.work_case() == v1::ExecuteRequest::WORK_NOT_SET) {
     return InvalidField("work", "one of request, resolved is required");
   }
+  if (request.tenant().size() > kMaxTenantBytes) {
+    return InvalidField("tenant", absl::StrCat("longer than ", kMaxTenantBytes, " bytes"));
+  }
+  if (request.cache_salt().size() > kMaxTenantBytes) {
+    return InvalidField("cache_salt", absl::StrCat("longer than ", kMaxTenantBytes, " bytes"));
+  }
   if (request.resume_size() > 0) return InvalidField("resume", "not supported yet");
   absl::StatusOr<ResolvedCall> call =
       request.has_request() ? Resolve(request.request(), model) : Resolve(request.resolved(), model);
-  if (call.ok()) call->spec.request_id = request.internal_id();
+  if (!call.ok()) return call.status();
+  call->spec.request_id = request.internal_id();
+  call->spec.tenant = request.tenant();
+  call->spec.cache_salt = request.cache_salt();
   return call;
 }
 

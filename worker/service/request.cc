@@ -15,6 +15,7 @@ constexpr int kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxStopTokenIds = 1024;
 constexpr size_t kMaxRequestIdBytes = 256;
+constexpr int32_t kMaxPriority = 100;
 
 absl::Status NotSupported(absl::string_view field) {
   return InvalidField(field, "not supported yet");
@@ -33,7 +34,6 @@ absl::Status CheckNotBuilt(const v1::GenerateRequest& request) {
   if (request.has_prompt_logprobs()) return NotSupported("prompt_logprobs");
   if (request.echo()) return NotSupported("echo");
   if (request.has_truncate_prompt_tokens()) return NotSupported("truncate_prompt_tokens");
-  if (request.priority() != 0) return NotSupported("priority");
   return absl::OkStatus();
 }
 
@@ -71,6 +71,10 @@ absl::Status CheckLimits(const v1::GenerateRequest& request) {
         "min_tokens", absl::StrCat(request.min_tokens(), " is more than max_tokens ", request.max_tokens()));
   }
   if (request.min_tokens() > 0) return NotSupported("min_tokens");
+  if (request.priority() < -kMaxPriority || request.priority() > kMaxPriority) {
+    return InvalidField("priority",
+                        absl::StrCat(request.priority(), " is not in ", -kMaxPriority, " to ", kMaxPriority));
+  }
   if (request.request_id().size() > kMaxRequestIdBytes) {
     return InvalidField("request_id", absl::StrCat("longer than ", kMaxRequestIdBytes, " bytes"));
   }
@@ -160,6 +164,7 @@ absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, std::ve
 
   call.spec.sampling = *sampling;
   call.spec.sampling.logprobs = request.has_logprobs();
+  call.spec.priority = request.priority();
   call.client_request_id = request.request_id();
   call.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
   call.eos_ids = std::move(eos_ids);
@@ -225,7 +230,7 @@ v1::ResolvedRequest ToProto(const ResolvedCall& call, const ServedModel& model) 
   request.set_skip_special_tokens(call.skip_special);
   request.set_return_text(call.return_text);
   request.set_return_ids(call.return_ids);
-  request.set_priority(0);
+  request.set_priority(call.spec.priority);
   request.set_request_id(call.client_request_id);
   resolved.mutable_eos_token_ids()->Add(call.eos_ids.begin(), call.eos_ids.end());
   resolved.set_numerics_id(model.numerics_id);

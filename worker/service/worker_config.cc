@@ -29,6 +29,8 @@ ABSL_FLAG(std::string, kv_cache_bytes, "1GiB", "KV memory");
 ABSL_FLAG(int, max_batch, WorkerConfig().max_batch, "sequences that run at once");
 ABSL_FLAG(int, step_tokens, WorkerConfig().step_tokens, "most rows of one step; at least max_batch");
 ABSL_FLAG(int, chunk_tokens, WorkerConfig().chunk_tokens, "most prompt rows of one sequence in a step");
+ABSL_FLAG(std::string, prefix_cache, "on",
+          "reuse the KV memory of prompts with the same beginning: on or off");
 ABSL_FLAG(int, max_context, WorkerConfig().max_context,
           "most tokens of prompt and completion together; 0: as the model has it");
 ABSL_FLAG(std::string, default_sampling, WorkerConfig().default_sampling,
@@ -145,6 +147,10 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
   config.max_batch = absl::GetFlag(FLAGS_max_batch);
   config.step_tokens = absl::GetFlag(FLAGS_step_tokens);
   config.chunk_tokens = absl::GetFlag(FLAGS_chunk_tokens);
+  const std::string prefix_cache = absl::GetFlag(FLAGS_prefix_cache);
+  if (absl::Status status = CheckOneOf("--prefix_cache", prefix_cache, {"on", "off"}); !status.ok())
+    return status;
+  config.prefix_cache = prefix_cache == "on";
   config.max_context = absl::GetFlag(FLAGS_max_context);
   config.default_sampling = absl::GetFlag(FLAGS_default_sampling);
   config.chat_template = absl::GetFlag(FLAGS_chat_template);
@@ -167,7 +173,9 @@ std::string ToString(const WorkerConfig& config) {
                       " device=", config.device, " engine=", config.engine, " threads=", config.threads,
                       " pin_threads=", config.pin_threads, " kv_cache_bytes=", config.kv_cache_bytes,
                       " max_batch=", config.max_batch, " step_tokens=", config.step_tokens,
-                      " chunk_tokens=", config.chunk_tokens, " max_context=", config.max_context,
+                      " chunk_tokens=", config.chunk_tokens,
+                      " prefix_cache=", config.prefix_cache ? "on" : "off",
+                      " max_context=", config.max_context,
                       " default_sampling=", config.default_sampling, " chat_template=", config.chat_template,
                       " max_message_bytes=", config.max_message_bytes, " log_level=", config.log_level,
                       " drain_timeout=", absl::FormatDuration(config.drain_timeout));

@@ -22,6 +22,7 @@ struct WorkerConfig {
   int max_batch = 64;                             // sequences that run at once; 1 to 4,096
   int step_tokens = 512;                          // most rows of one step; max_batch to 65,536
   int chunk_tokens = 512;                         // most prompt rows of one sequence in a step; 1 to 65,536
+  bool prefix_cache = true;                       // reuse the KV memory of prompts with the same beginning
   int max_context = 0;                            // tokens of prompt and completion; 0: as the model has it
   std::string default_sampling = "ridge";         // ridge, or model: its generation_config.json
   std::string chat_template;                      // family by name; empty: the model's own

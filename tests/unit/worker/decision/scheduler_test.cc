@@ -1,39 +1,111 @@
 #include "worker/decision/scheduler.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace ridge::worker {
 namespace {
 
-std::unique_ptr<Sequence> MakeSequence(int32_t prompt_tokens, int32_t max_tokens) {
-  auto sequence = std::make_unique<Sequence>();
-  for (int32_t i = 0; i < prompt_tokens; ++i) sequence->spec.prompt.push_back(i);
-  sequence->spec.max_tokens = max_tokens;
-  return sequence;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  void Start(int32_t num_blocks, SchedulerConfig config) {
+    pool_ = std::make_unique<BlockPool>(num_blocks);
+    cache_ = std::make_unique<PrefixCache>(pool_.get());
+    scheduler_ = std::make_unique<Scheduler>(config, pool_.get(), cache_.get());
+  }
+
+  // A new sequence that waits. Its prompt is its own, unless `first_token` is another's.
+  Sequence* Add(int32_t prompt_tokens, int32_t max_tokens, const std::string& tenant = "",
+                int32_t priority = 0, TokenId first_token = -1) {
+    sequences_.push_back(std::make_unique<Sequence>());
+    Sequence* sequence = sequences_.back().get();
+    sequence->id = sequences_.size();
+    if (first_token < 0) first_token = static_cast<TokenId>(sequence->id) * 10000;
+    for (int32_t i = 0; i < prompt_tokens; ++i) sequence->spec.prompt.push_back(first_token + i);
+    sequence->spec.max_tokens = max_tokens;
+    sequence->spec.tenant = tenant;
+    sequence->spec.priority = priority;
+    scheduler_->Add(sequence);
+    Check();
+    return sequence;
+  }
+
+  ScheduledStep Plan() {
+    ScheduledStep step = scheduler_->Plan(now_ns_);
+    Check();
+    return step;
+  }
+
+  // As the engine does, with a token for each row that wants one; sequences that reached their limit end.
+  void Collect(const ScheduledStep& step) {
+    for (size_t i = 0; i < step.sequences.size(); ++i) {
+      Sequence* sequence = step.sequences[i];
+      scheduler_->OnCollected(sequence, step.plan.segments[i].num_rows);
+      if (sequence->state != SequenceState::kFinished && step.plan.segments[i].num_outputs > 0) {
+        sequence->generated.push_back(9000 + static_cast<TokenId>(sequence->generated.size()));
+        if (static_cast<int32_t>(sequence->generated.size()) == sequence->spec.max_tokens)
+          scheduler_->Remove(sequence);
+      }
+      Settle(sequence);
+    }
+    Check();
+  }
+
+  void Settle(Sequence* sequence) {
+    scheduler_->Settle(sequence);
+    if (sequence->state == SequenceState::kFinished && sequence->steps_in_flight == 0)
+      gone_.push_back(sequence);
+  }
+
+  void Remove(Sequence* sequence) {
+    scheduler_->Remove(sequence);
+    Settle(sequence);
+    Check();
+  }
+
+  ScheduledStep PlanAndCollect() {
+    ScheduledStep step = Plan();
+    Collect(step);
+    return step;
+  }
+
+  void Check() {
+    std::vector<const Sequence*> present;
+    for (const auto& sequence : sequences_) {
+      if (std::find(gone_.begin(), gone_.end(), sequence.get()) == gone_.end())
+        present.push_back(sequence.get());
+    }
+    scheduler_->CheckInvariant(present);
+  }
+
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<PrefixCache> cache_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<const Sequence*> gone_;  // finished and settled
+  int64_t now_ns_ = 0;
+};
+
+TEST_F(SchedulerTest, PlansNothingWithoutSequences) {
+  Start(4, {.max_running = 2, .step_tokens = 8, .chunk_tokens = 8});
+  EXPECT_TRUE(Plan().empty());
 }
 
-void Collect(const ScheduledStep& step) {
-  for (Sequence* sequence : step.sequences) --sequence->steps_in_flight;
-}
-
-TEST(Scheduler, PlansNothingWithoutSequences) {
-  BlockPool pool(4);
-  Scheduler scheduler({.max_running = 2, .step_tokens = 8, .chunk_tokens = 8}, &pool);
-  EXPECT_TRUE(scheduler.Plan().empty());
-}
-
-TEST(Scheduler, CutsAPromptIntoChunksAndWantsATokenOfTheLastRowOnly) {
-  BlockPool pool(4);
-  Scheduler scheduler({.max_running = 2, .step_tokens = 64, .chunk_tokens = 8}, &pool);
-  auto sequence = MakeSequence(20, 4);
-  scheduler.Add(sequence.get());
+TEST_F(SchedulerTest, CutsAPromptIntoChunksAndWantsATokenOfTheLastRowOnly) {
+  Start(4, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 8});
+  Add(20, 4, "", 0, /*first_token=*/0);
 
   std::vector<std::pair<int32_t, int32_t>> chunks;
   for (int i = 0; i < 3; ++i) {
-    const ScheduledStep step = scheduler.Plan();
+    const ScheduledStep step = Plan();
     ASSERT_EQ(step.plan.segments.size(), 1u);
     const Segment& segment = step.plan.segments[0];
     chunks.emplace_back(segment.first_position, segment.num_rows);
@@ -43,92 +115,243 @@ TEST(Scheduler, CutsAPromptIntoChunksAndWantsATokenOfTheLastRowOnly) {
   }
   EXPECT_EQ(chunks, (std::vector<std::pair<int32_t, int32_t>>{{0, 8}, {8, 8}, {16, 4}}));
 
-  const ScheduledStep decode = scheduler.Plan();
+  const ScheduledStep decode = Plan();
   ASSERT_EQ(decode.plan.segments.size(), 1u);
   EXPECT_TRUE(decode.plan.segments[0].first_row_from_slot);
   EXPECT_EQ(decode.plan.segments[0].first_position, 20);
   EXPECT_EQ(decode.decode_rows, 1);
 }
 
-TEST(Scheduler, AttachesWithAllBlocksUpToTheLimit) {
-  BlockPool pool(8);
-  Scheduler scheduler({.max_running = 2, .step_tokens = 64, .chunk_tokens = 64}, &pool);
-  auto sequence = MakeSequence(20, 30);  // 49 positions are written at most: 4 blocks
-  scheduler.Add(sequence.get());
-  const ScheduledStep step = scheduler.Plan();
+TEST_F(SchedulerTest, TakesTheBlocksOfThePromptAndThenOneWhenDecodingReachesIt) {
+  Start(8, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64});
+  Sequence* sequence = Add(30, 10);
+  ScheduledStep step = Plan();
   EXPECT_EQ(step.plan.attaches.size(), 1u);
-  EXPECT_EQ(step.plan.appends.size(), 4u);
-  EXPECT_EQ(pool.free_blocks(), 4);
-  EXPECT_EQ(step.admitted, std::vector<Sequence*>{sequence.get()});
+  EXPECT_EQ(step.plan.appends.size(), 2u);
+  EXPECT_THAT(step.admitted, ElementsAre(sequence));
+  EXPECT_EQ(pool_->available_blocks(), 6);
+  EXPECT_THAT(Plan().plan.appends, IsEmpty());  // position 30
+  EXPECT_THAT(Plan().plan.appends, IsEmpty());  // position 31
+  EXPECT_EQ(Plan().plan.appends.size(), 1u);    // position 32
+  EXPECT_EQ(pool_->available_blocks(), 5);
 }
 
-TEST(Scheduler, PutsDecodesFirstThenRunningPrefillsThenAdmissionsUnderTheBudget) {
-  BlockPool pool(64);
-  Scheduler scheduler({.max_running = 4, .step_tokens = 16, .chunk_tokens = 16}, &pool);
-  auto decoding = MakeSequence(2, 10);
-  auto long_prompt = MakeSequence(40, 10);
-  auto late = MakeSequence(5, 10);
-  scheduler.Add(decoding.get());
-  scheduler.Plan();
-  scheduler.Add(long_prompt.get());
-  scheduler.Plan();
-  scheduler.Add(late.get());
+TEST_F(SchedulerTest, PutsDecodesFirstThenRunningPrefillsThenAdmissionsUnderTheBudget) {
+  Start(64, {.max_running = 4, .step_tokens = 16, .chunk_tokens = 16});
+  Sequence* decoding = Add(2, 10);
+  Plan();
+  Sequence* long_prompt = Add(40, 10);
+  Plan();
+  Sequence* late = Add(5, 10);
 
-  ScheduledStep step = scheduler.Plan();
-  ASSERT_EQ(step.sequences, (std::vector<Sequence*>{decoding.get(), long_prompt.get()}));
+  ScheduledStep step = Plan();
+  EXPECT_THAT(step.sequences, ElementsAre(decoding, long_prompt));
   EXPECT_EQ(step.decode_rows, 1);
   EXPECT_EQ(step.prefill_rows, 15);
 
-  step = scheduler.Plan();
-  ASSERT_EQ(step.sequences, (std::vector<Sequence*>{decoding.get(), long_prompt.get(), late.get()}));
+  step = Plan();
+  ASSERT_THAT(step.sequences, ElementsAre(decoding, long_prompt, late));
   EXPECT_EQ(step.plan.segments[1].num_rows, 10);
   EXPECT_EQ(step.plan.segments[2].num_rows, 5);
   EXPECT_EQ(step.plan.segments[2].token_offset, 10);
 }
 
-TEST(Scheduler, AdmitsFirstComeFirstServedWhenMemoryIsShort) {
-  BlockPool pool(3);
-  Scheduler scheduler({.max_running = 4, .step_tokens = 64, .chunk_tokens = 64}, &pool);
-  auto first = MakeSequence(16, 17);   // 2 blocks
-  auto second = MakeSequence(16, 17);  // 2 blocks: must wait
-  auto third = MakeSequence(1, 1);     // would fit, but came later
-  scheduler.Add(first.get());
-  scheduler.Add(second.get());
-  scheduler.Add(third.get());
-  const ScheduledStep step = scheduler.Plan();
-  EXPECT_EQ(step.sequences, std::vector<Sequence*>{first.get()});
-  EXPECT_EQ(scheduler.num_waiting(), 2);
-  EXPECT_EQ(scheduler.waiting_tokens(), 17);
+TEST_F(SchedulerTest, AdmitsFirstComeFirstServedWhenMemoryIsShort) {
+  Start(3, {.max_running = 4, .step_tokens = 64, .chunk_tokens = 64});
+  Sequence* first = Add(32, 2);
+  Sequence* second = Add(32, 2);  // must wait
+  Sequence* third = Add(1, 1);    // would fit, but came later
+  const ScheduledStep step = Plan();
+  EXPECT_THAT(step.sequences, ElementsAre(first));
+  EXPECT_EQ(scheduler_->num_waiting(), 2);
+  EXPECT_EQ(scheduler_->waiting_tokens(), 33);
 
   Collect(step);
-  scheduler.Remove(first.get());
-  scheduler.Free(first.get());
-  const ScheduledStep next = scheduler.Plan();
-  EXPECT_EQ(next.sequences, (std::vector<Sequence*>{second.get(), third.get()}));
+  Remove(first);
+  const ScheduledStep next = Plan();
+  EXPECT_THAT(next.sequences, ElementsAre(second, third));
   EXPECT_EQ(next.plan.releases.size(), 1u);
 }
 
-TEST(Scheduler, NeverPlansBeyondMaxTokens) {
-  BlockPool pool(4);
-  Scheduler scheduler({.max_running = 1, .step_tokens = 8, .chunk_tokens = 8}, &pool);
-  auto sequence = MakeSequence(3, 2);
-  scheduler.Add(sequence.get());
-  EXPECT_FALSE(scheduler.Plan().empty());
-  EXPECT_FALSE(scheduler.Plan().empty());
-  EXPECT_TRUE(scheduler.Plan().empty());
+TEST_F(SchedulerTest, NeverPlansBeyondMaxTokens) {
+  Start(4, {.max_running = 1, .step_tokens = 8, .chunk_tokens = 8});
+  const Sequence* sequence = Add(3, 2);
+  EXPECT_FALSE(Plan().empty());
+  EXPECT_FALSE(Plan().empty());
+  EXPECT_TRUE(Plan().empty());
   EXPECT_EQ(sequence->planned_tokens, 2);
 }
 
-TEST(Scheduler, LimitsRunningSequencesToItsSlots) {
-  BlockPool pool(16);
-  Scheduler scheduler({.max_running = 2, .step_tokens = 8, .chunk_tokens = 8}, &pool);
-  std::vector<std::unique_ptr<Sequence>> sequences;
-  for (int i = 0; i < 3; ++i) {
-    sequences.push_back(MakeSequence(1, 2));
-    scheduler.Add(sequences.back().get());
+TEST_F(SchedulerTest, LimitsRunningSequencesToItsSlots) {
+  Start(16, {.max_running = 2, .step_tokens = 8, .chunk_tokens = 8});
+  for (int i = 0; i < 3; ++i) Add(1, 2);
+  EXPECT_EQ(Plan().sequences.size(), 2u);
+  EXPECT_EQ(scheduler_->num_waiting(), 1);
+}
+
+TEST_F(SchedulerTest, PreemptsTheYoungestWhenMemoryRunsOutAndComputesItAgain) {
+  Start(4, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64, .prefix_cache = false});
+  Sequence* older = Add(30, 30);
+  Sequence* younger = Add(30, 30);
+  PlanAndCollect();  // both hold two blocks
+  PlanAndCollect();
+  PlanAndCollect();  // position 31: all blocks are full
+
+  const ScheduledStep step = PlanAndCollect();
+  EXPECT_THAT(step.sequences, ElementsAre(older));
+  EXPECT_EQ(younger->state, SequenceState::kWaiting);
+  EXPECT_EQ(younger->generated.size(), 3u);
+  EXPECT_EQ(pool_->available_blocks(), 1);
+  EXPECT_EQ(scheduler_->counters().preemptions, 1);
+
+  while (older->state != SequenceState::kFinished) PlanAndCollect();
+  const ScheduledStep again = PlanAndCollect();
+  ASSERT_THAT(again.admitted, ElementsAre(younger));
+  EXPECT_EQ(again.prefill_rows, 33);  // the prompt and the three tokens that it had
+  EXPECT_EQ(again.plan.tokens.back(), younger->generated[2]);
+  EXPECT_EQ(younger->generated.size(), 4u);
+}
+
+TEST_F(SchedulerTest, APreemptedSequenceKeepsTheTokenThatWasUnderWay) {
+  Start(2, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64, .prefix_cache = false});
+  Sequence* older = Add(14, 18);
+  Sequence* younger = Add(14, 18);
+  const ScheduledStep first = Plan();
+  const ScheduledStep second = Plan();
+  const ScheduledStep third = Plan();  // position 15 of both
+  Collect(first);
+
+  const ScheduledStep stalled = Plan();
+  EXPECT_TRUE(stalled.empty());  // the younger one's block comes back with the steps in flight
+  EXPECT_EQ(younger->state, SequenceState::kPreempted);
+  EXPECT_TRUE(Plan().empty());
+  EXPECT_EQ(scheduler_->counters().preemptions, 1);
+  Collect(second);
+  Collect(third);
+  EXPECT_EQ(younger->state, SequenceState::kWaiting);
+  EXPECT_EQ(younger->generated.size(), 3u);
+  EXPECT_THAT(Plan().sequences, ElementsAre(older));
+}
+
+TEST_F(SchedulerTest, PreemptsLowerPriorityBeforeYounger) {
+  Start(4, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64, .prefix_cache = false});
+  Sequence* low = Add(30, 30, "", -1);
+  Sequence* normal = Add(30, 30, "", 0);
+  for (int i = 0; i < 4; ++i) PlanAndCollect();
+  EXPECT_EQ(low->preemptions, 1);
+  EXPECT_EQ(normal->preemptions, 0);
+}
+
+TEST_F(SchedulerTest, PreemptsNoSequenceMoreThanThreeTimes) {
+  Start(12, {.max_running = 12, .step_tokens = 256, .chunk_tokens = 256, .prefix_cache = false});
+  for (int i = 0; i < 12; ++i) Add(15, 60);
+  for (int i = 0; gone_.size() < 12; ++i) {
+    ASSERT_LT(i, 2000);
+    PlanAndCollect();
   }
-  EXPECT_EQ(scheduler.Plan().sequences.size(), 2u);
-  EXPECT_EQ(scheduler.num_waiting(), 1);
+  for (const auto& sequence : sequences_) {
+    EXPECT_LE(sequence->preemptions, Scheduler::kMaxPreemptions);
+    EXPECT_EQ(sequence->generated.size(), 60u);
+  }
+  EXPECT_GT(scheduler_->counters().preemptions, 0);
+}
+
+TEST_F(SchedulerTest, LeavesTheWatermarkToRunningSequences) {
+  Start(200, {.max_running = 4, .step_tokens = 8192, .chunk_tokens = 8192});
+  Add(16 * 100, 4);
+  Sequence* would_fill_it = Add(16 * 99, 4);
+  EXPECT_EQ(Plan().sequences.size(), 1u);
+  EXPECT_EQ(would_fill_it->state, SequenceState::kWaiting);
+  Add(16, 4);
+  EXPECT_EQ(scheduler_->num_waiting(), 2);
+}
+
+TEST_F(SchedulerTest, SkipsWhatThePrefixCacheHoldsButTheLastToken) {
+  Start(16, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64});
+  Sequence* first = Add(32, 3, "", 0, /*first_token=*/100);
+  PlanAndCollect();
+  Sequence* same = Add(32, 3, "", 0, /*first_token=*/100);
+  const ScheduledStep step = Plan();
+  ASSERT_THAT(step.sequences, ElementsAre(first, same));
+  EXPECT_EQ(step.plan.segments[1].first_position, 16);  // not 32: the last row gives the first token
+  EXPECT_EQ(step.prefill_rows, 16);
+  EXPECT_EQ(same->cached_tokens, 16);
+  EXPECT_EQ(same->blocks[0], first->blocks[0]);
+  EXPECT_NE(same->blocks[1], first->blocks[1]);
+  EXPECT_EQ(scheduler_->counters().prefix_hits, 16);
+  EXPECT_EQ(scheduler_->counters().prefix_queries, 62);
+}
+
+TEST_F(SchedulerTest, FindsNothingBeforeItsStepWasCollected) {
+  Start(16, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64});
+  Add(32, 3, "", 0, 100);
+  Plan();
+  const Sequence* same = Add(32, 3, "", 0, 100);
+  Plan();
+  EXPECT_EQ(same->cached_tokens, 0);
+}
+
+TEST_F(SchedulerTest, ANextTurnFindsWhatDecodingWrote) {
+  Start(16, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64});
+  Sequence* first = Add(10, 23);
+  while (first->state != SequenceState::kFinished) PlanAndCollect();
+  std::vector<TokenId> conversation = first->spec.prompt;
+  conversation.insert(conversation.end(), first->generated.begin(), first->generated.end());
+  conversation.push_back(77);
+
+  Sequence* next = Add(1, 3);
+  Remove(next);
+  sequences_.push_back(std::make_unique<Sequence>());
+  next = sequences_.back().get();
+  next->id = sequences_.size();
+  next->spec.prompt = conversation;  // 34 tokens; the first 32 were put through the model
+  next->spec.max_tokens = 1;
+  scheduler_->Add(next);
+  Plan();
+  EXPECT_EQ(next->cached_tokens, 32);
+}
+
+TEST_F(SchedulerTest, ATenantsFloodDelaysAnotherByOneStepAndNotByItsQueue) {
+  Start(4096, {.max_running = 8, .step_tokens = 64, .chunk_tokens = 64});
+  for (int i = 0; i < 100; ++i) Add(1000, 4, "flood");
+  for (int i = 0; i < 5; ++i) PlanAndCollect();
+  Sequence* other = Add(60, 4, "other");
+  PlanAndCollect();  // equal until now: the running prefill goes first
+  const ScheduledStep step = PlanAndCollect();
+  EXPECT_EQ(step.sequences[0], other);
+  EXPECT_EQ(other->generated.size(), 1u);
+}
+
+TEST_F(SchedulerTest, ATenantThatHoldsAllSlotsGivesOneUp) {
+  Start(4096, {.max_running = 4, .step_tokens = 64, .chunk_tokens = 64});
+  for (int i = 0; i < 8; ++i) Add(8, 1000, "flood");
+  for (int i = 0; i < 3; ++i) PlanAndCollect();
+  ASSERT_EQ(scheduler_->num_running(), 4);
+  const Sequence* other = Add(8, 4, "other");
+  PlanAndCollect();
+  PlanAndCollect();
+  EXPECT_EQ(other->generated.size(), 1u);
+  EXPECT_EQ(scheduler_->num_running(), 4);
+  EXPECT_EQ(scheduler_->counters().preemptions, 1);
+}
+
+TEST_F(SchedulerTest, APriorityGoesFirstAndAgeingCatchesUp) {
+  Start(64, {.max_running = 1, .step_tokens = 64, .chunk_tokens = 64});
+  Sequence* running = Add(8, 2);
+  PlanAndCollect();
+  Sequence* normal = Add(8, 1, "", 0);
+  now_ns_ = WaitingQueue::kAgeingNs - 1;
+  Sequence* high = Add(8, 1, "", 1);
+  high->spec.arrival_ns = now_ns_;
+  PlanAndCollect();
+  ASSERT_EQ(running->state, SequenceState::kFinished);
+  EXPECT_THAT(PlanAndCollect().sequences, ElementsAre(high));
+
+  now_ns_ += 1;
+  Sequence* late_high = Add(8, 1, "", 1);
+  late_high->spec.arrival_ns = now_ns_;
+  EXPECT_THAT(PlanAndCollect().sequences, ElementsAre(normal));  // as high by now, and older
+  EXPECT_THAT(PlanAndCollect().sequences, ElementsAre(late_high));
 }
 
 }  // namespace

@@ -22,47 +22,88 @@ TEST(BlockPool, GivesDistinctBlocksUntilNoneIsLeft) {
   std::set<BlockId> all(first.begin(), first.end());
   all.insert(second.begin(), second.end());
   EXPECT_EQ(all.size(), 5u);
-  EXPECT_EQ(pool.free_blocks(), 0);
-  pool.CheckInvariant();
+  EXPECT_EQ(pool.available_blocks(), 0);
+  pool.CheckInvariant({1, 1, 1, 1, 1});
 }
 
 TEST(BlockPool, FreesABlockWithItsLastReader) {
   BlockPool pool(1);
   const auto blocks = pool.Allocate(1);
-  pool.AddReference(blocks[0]);
+  pool.AddReader(blocks[0]);
   pool.Release(blocks);
-  EXPECT_EQ(pool.free_blocks(), 0);
+  EXPECT_EQ(pool.available_blocks(), 0);
   EXPECT_EQ(pool.ref_count(blocks[0]), 1);
   pool.Release(blocks);
-  EXPECT_EQ(pool.free_blocks(), 1);
+  EXPECT_EQ(pool.available_blocks(), 1);
+  EXPECT_EQ(pool.idle_blocks(), 0);
+}
+
+TEST(BlockPool, EvictsWhatWasIdleForLongestAndATailBeforeItsHead) {
+  BlockPool pool(4);
+  std::vector<BlockId> evicted;
+  pool.OnEviction([&](BlockId block) { evicted.push_back(block); });
+  const auto older = pool.Allocate(2);
+  const auto newer = pool.Allocate(1);
+  for (BlockId block : older) pool.Keep(block);
+  pool.Keep(newer[0]);
+  pool.Release(older);
+  pool.Release(newer);
+  EXPECT_EQ(pool.idle_blocks(), 3);
+  EXPECT_EQ(pool.available_blocks(), 4);
+
+  pool.Allocate(4);
+  EXPECT_EQ(evicted, (std::vector<BlockId>{older[1], older[0], newer[0]}));
+  pool.CheckInvariant({1, 1, 1, 1});
+}
+
+TEST(BlockPool, AReaderBringsAnIdleBlockBack) {
+  BlockPool pool(2);
+  const auto blocks = pool.Allocate(1);
+  pool.Keep(blocks[0]);
+  pool.Release(blocks);
+  pool.AddReader(blocks[0]);
+  EXPECT_EQ(pool.idle_blocks(), 0);
+  EXPECT_EQ(pool.available_blocks(), 1);
+  pool.Release(blocks);
+  EXPECT_EQ(pool.idle_blocks(), 1);
 }
 
 TEST(BlockPoolDeathTest, RefusesMisuse) {
   BlockPool pool(2);
-  EXPECT_DEATH(pool.Allocate(3), "free_blocks");
-  EXPECT_DEATH(pool.Release(std::vector<BlockId>{0}), "ref_counts_");
-  EXPECT_DEATH(pool.AddReference(1), "ref_counts_");
+  EXPECT_DEATH(pool.Allocate(3), "available_blocks");
+  EXPECT_DEATH(pool.Release(std::vector<BlockId>{0}), "readers");
+  EXPECT_DEATH(pool.AddReader(1), "readers");
+  EXPECT_DEATH(pool.CheckInvariant({0, 1}), "readers");
 }
 
 TEST(BlockPool, KeepsCountOverRandomUse) {
-  BlockPool pool(64);
+  constexpr int32_t kBlocks = 64;
+  BlockPool pool(kBlocks);
   std::mt19937 random(7);
   std::vector<std::vector<BlockId>> owners;
-  int32_t owned = 0;
+  std::vector<int32_t> readers(kBlocks, 0);
+  std::set<BlockId> kept;
+  pool.OnEviction([&](BlockId block) { ASSERT_EQ(kept.erase(block), 1u); });
   for (int i = 0; i < 10000; ++i) {
-    if (random() % 2 == 0 && pool.free_blocks() > 0) {
-      const int32_t count = 1 + random() % pool.free_blocks();
-      owners.push_back(pool.Allocate(count));
-      owned += count;
+    if (random() % 2 == 0 && pool.available_blocks() > 0) {
+      owners.push_back(pool.Allocate(1 + random() % pool.available_blocks()));
+      for (BlockId block : owners.back()) ++readers[block];
+      if (random() % 2 == 0) {
+        pool.Keep(owners.back()[0]);
+        kept.insert(owners.back()[0]);
+      }
+    } else if (!kept.empty() && random() % 4 == 0) {
+      owners.push_back({*kept.begin()});
+      pool.AddReader(*kept.begin());
+      ++readers[*kept.begin()];
     } else if (!owners.empty()) {
       std::swap(owners[random() % owners.size()], owners.back());
-      owned -= static_cast<int32_t>(owners.back().size());
+      for (BlockId block : owners.back()) --readers[block];
       pool.Release(owners.back());
       owners.pop_back();
     }
-    ASSERT_EQ(pool.free_blocks(), 64 - owned);
+    pool.CheckInvariant(readers);
   }
-  pool.CheckInvariant();
 }
 
 }  // namespace

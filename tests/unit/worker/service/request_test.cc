@@ -130,7 +130,7 @@ TEST(RequestTest, WhatIsNotBuiltYetIsRefusedByName) {
           {"prompt: 'a' prompt_logprobs: 0", "prompt_logprobs: not supported yet"},
           {"prompt: 'a' echo: true", "echo: not supported yet"},
           {"prompt: 'a' truncate_prompt_tokens: 5", "truncate_prompt_tokens: not supported yet"},
-          {"prompt: 'a' priority: 1", "priority: not supported yet"},
+          {"prompt: 'a' priority: 101", "priority: 101 is not in -100 to 100"},
           {"prompt: 'a' min_tokens: 1", "min_tokens: not supported yet"},
           {"prompt: 'a' sampling { repetition_penalty: 1.1 }",
            "sampling.repetition_penalty: not supported yet"},

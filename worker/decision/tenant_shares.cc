@@ -1,0 +1,50 @@
+#include "worker/decision/tenant_shares.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace ridge::worker {
+namespace {
+
+// Idle tenants whose past is remembered beside the active ones.
+constexpr size_t kRememberedTenants = 1024;
+
+}  // namespace
+
+Tenant* TenantShares::Enter(const std::string& name) {
+  std::unique_ptr<Tenant>& tenant = tenants_[name];
+  if (tenant == nullptr) tenant = std::make_unique<Tenant>(Tenant{.name = name});
+  if (tenant->sequences == 0) {
+    tenant->served_rows = std::max(tenant->served_rows, LeastServed());
+    ++active_;
+  }
+  ++tenant->sequences;
+  return tenant.get();
+}
+
+void TenantShares::Leave(Tenant* tenant) {
+  RIDGE_CHECK(tenant->sequences > 0);
+  if (--tenant->sequences > 0) return;
+  --active_;
+  Forget();
+}
+
+int64_t TenantShares::LeastServed() const {
+  int64_t least = INT64_MAX;
+  for (const auto& [name, tenant] : tenants_) {
+    if (tenant->sequences > 0) least = std::min(least, tenant->served_rows);
+  }
+  return active_ == 0 ? 0 : least;
+}
+
+void TenantShares::Forget() {
+  // Among nobody there is nothing to be fair about.
+  if (active_ == 0) {
+    tenants_.clear();
+  } else if (tenants_.size() > static_cast<size_t>(active_) + kRememberedTenants) {
+    absl::erase_if(tenants_, [](const auto& entry) { return entry.second->sequences == 0; });
+  }
+}
+
+}  // namespace ridge::worker

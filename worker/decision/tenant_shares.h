@@ -1,0 +1,40 @@
+// How much of the engine each tenant has had, so that who had least comes first (virtual token counters).
+//
+// Each row of a tenant's sequences adds one to what it was served. A tenant that becomes active starts at
+// what the least served active one has, or at its own count where that is more: being idle saves nothing up,
+// and so nobody can be made to wait for a newcomer's past.
+//
+// Threads: engine thread only. Ownership: tenants live here while they are active.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace ridge::worker {
+
+struct Tenant {
+  std::string name;
+  int64_t served_rows = 0;
+  int32_t sequences = 0;  // that are not finished; active where there is one
+  int32_t running = 0;
+};
+
+class TenantShares {
+ public:
+  // A sequence of this tenant comes in.
+  Tenant* Enter(const std::string& name);
+  // One of its sequences finished.
+  void Leave(Tenant* tenant);
+
+ private:
+  int64_t LeastServed() const;
+  void Forget();
+
+  absl::flat_hash_map<std::string, std::unique_ptr<Tenant>> tenants_;
+  int32_t active_ = 0;
+};
+
+}  // namespace ridge::worker

@@ -1,0 +1,41 @@
+// The sequences that wait, and which of them comes next: the highest priority first, where a class gains one
+// for every kAgeingNs that its oldest sequence has waited, so that none waits for ever; among equals the
+// tenant that was served least; then the oldest.
+//
+// Threads: engine thread only. Ownership: sequences and tenants belong to others.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "worker/decision/sequence.h"
+#include "worker/decision/tenant_shares.h"
+
+namespace ridge::worker {
+
+class WaitingQueue {
+ public:
+  // Waiting this long is worth one class of priority.
+  static constexpr int64_t kAgeingNs = 10'000'000'000;
+
+  void Add(Sequence* sequence);
+  void Remove(Sequence* sequence);
+
+  // The sequence that comes next; null where none waits. Linear in the number of tenants and classes that
+  // wait.
+  Sequence* Next(int64_t now_ns) const;
+
+  int32_t size() const { return size_; }
+  // Prompt tokens of all of them.
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  using Line = std::map<SequenceId, Sequence*>;  // one tenant's of one class, in the order of arrival
+
+  std::map<std::pair<const Tenant*, int32_t>, Line> lines_;  // none is empty
+  int32_t size_ = 0;
+  int64_t tokens_ = 0;
+};
+
+}  // namespace ridge::worker
