@@ -258,7 +258,7 @@ TEST_F(EngineCoreTest, SharingPreemptionAndCancellationChangeNoTokens) {
       const auto& got = tokens_[id];
       ASSERT_LE(got.size(), all.size());
       ASSERT_TRUE(std::equal(got.begin(), got.end(), all.begin())) << "sequence " << id;
-      if (!cancelled.contains(id)) ASSERT_EQ(got.size(), all.size()) << "sequence " << id;
+      ASSERT_TRUE(cancelled.contains(id) || got.size() == all.size()) << "sequence " << id;
     }
     EXPECT_EQ(core_->Load().free_blocks, num_blocks);
     preempted += static_cast<int64_t>(registry_.Counter("ridge_num_preemptions_total", "").Value());
