@@ -17,6 +17,7 @@ namespace ridge::testing {
 namespace {
 
 constexpr int32_t kContext = 8192;
+constexpr int64_t kKvBytesPerToken = 512;  // of the model that the tests write
 constexpr int32_t kVocabulary = 512;
 
 std::vector<int32_t> Prompt(int tokens) {
@@ -49,15 +50,15 @@ std::string MovingSeries(const DocumentedMetric& metric) {
   return metric.type == "histogram" ? metric.name + "_count" : metric.name;
 }
 
-// One worker with room for two sequences at once, behind one router.
+// One worker with two slots and KV memory for one context, behind one router.
 class ObservabilityTest : public ::testing::Test {
  protected:
   void SetUp() override {
     absl::StatusOr<std::string> model = WriteLongContextModel(directory_);
     ASSERT_TRUE(model.ok()) << model.status();
     absl::StatusOr<Server> worker =
-        StartWorker({"--model", *model, "--kv-cache-bytes", "64MiB", "--max-batch", "2", "--max-context",
-                     absl::StrCat(kContext)});
+        StartWorker({"--model", *model, "--kv-cache-bytes", absl::StrCat(kContext * kKvBytesPerToken),
+                     "--max-batch", "2", "--max-context", absl::StrCat(kContext)});
     ASSERT_TRUE(worker.ok()) << worker.status();
     worker_ = *std::move(worker);
     absl::StatusOr<Server> router = StartRouter({worker_.grpc});
@@ -100,6 +101,22 @@ class ObservabilityTest : public ::testing::Test {
       stream->Cancel();
       EXPECT_EQ(stream->Finish().status.error_code(), grpc::StatusCode::CANCELLED);
     }
+  }
+
+  // Two requests that fit at first and not to their ends: the younger one gives way and is computed again.
+  void RunOutOfMemory() {
+    constexpr int32_t kPrompt = kContext / 2 - kContext / 80;
+    constexpr int32_t kTokens = kContext / 40 + 64;
+    Client client(router_.grpc);
+    const std::unique_ptr<Stream> first = client.Open(GreedyRequest(Prompt(kPrompt), kTokens));
+    std::vector<int32_t> other = Prompt(kPrompt);
+    other[0] = 7;  // shares no beginning
+    const std::unique_ptr<Stream> second = client.Open(GreedyRequest(other, kTokens));
+    EXPECT_TRUE(first->Finish().status.ok());
+    EXPECT_TRUE(second->Finish().status.ok());
+    const MetricsPage page = Scrape(worker_);
+    EXPECT_GE(page.Value("ridge_num_preemptions_total"), 1);
+    EXPECT_GE(page.Value("ridge_prefix_cache_evictions_total"), 1);
   }
 
   // One request for each way to finish, except `error` and `cancelled`.
@@ -151,6 +168,7 @@ class ObservabilityTest : public ::testing::Test {
 TEST_F(ObservabilityTest, EveryDocumentedMetricMoves) {
   ASSERT_NO_FATAL_FAILURE(MoveGauges());
   ASSERT_NO_FATAL_FAILURE(FinishInEveryWay());
+  ASSERT_NO_FATAL_FAILURE(RunOutOfMemory());
   EXPECT_TRUE(Eventually([&] {
     return Scrape(worker_).Value("ridge_kv_cache_usage_ratio") == 0 &&
            Scrape(router_).Value("ridge_router_requests_in_flight") == 0 && Finished("cancelled") >= 3;
