@@ -1,16 +1,12 @@
-// PackRows of matmul.h: a transposition of 16-bit numbers, at the speed of memory.
-//
-// Blocks of 8 rows and 8 columns are transposed in registers; where rows fill a panel's width, eight of its
-// lines are put together in the nearest cache and written past the caches, since nobody reads them soon.
-#include <algorithm>
-
+// PackRows of matmul.h: a transposition of 16-bit numbers, at the speed of memory. Where rows fill a panel's
+// width, blocks of 8 rows and 8 columns are transposed in registers. Plain stores: fresh memory has just been
+// zeroed, so that its lines are in the caches.
 #include "kernels/cpu/matmul.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/pack_rows.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which decides the instruction set.
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/vector-inl.h"
 
@@ -22,8 +18,8 @@ namespace ridge::kernels::cpu::HWY_NAMESPACE {
 inline constexpr int64_t kBlock = 8;
 static_assert(kPanelWidth % kBlock == 0);
 
-// Column c of the block goes to to[c * stride], eight numbers.
-HWY_INLINE void TransposeBlock(const Half* rows, int64_t k, Half* to, int64_t stride) {
+// Column c of the block goes to to[c * kPanelWidth], eight numbers.
+HWY_INLINE void TransposeBlock(const Half* rows, int64_t k, Half* to) {
   const hn::FixedTag<uint16_t, 8> tag16;
   const hn::FixedTag<uint32_t, 4> tag32;
   const hn::FixedTag<uint64_t, 2> tag64;
@@ -45,22 +41,20 @@ HWY_INLINE void TransposeBlock(const Half* rows, int64_t k, Half* to, int64_t st
   }
   for (int j = 0; j < 4; ++j) {
     const auto low = hn::BitCast(tag64, quads[j]), high = hn::BitCast(tag64, quads[4 + j]);
-    hn::StoreU(hn::BitCast(tag16, hn::InterleaveLower(tag64, low, high)), tag16, to + 2 * j * stride);
-    hn::StoreU(hn::BitCast(tag16, hn::InterleaveUpper(tag64, low, high)), tag16, to + (2 * j + 1) * stride);
+    hn::StoreU(hn::BitCast(tag16, hn::InterleaveLower(tag64, low, high)), tag16, to + 2 * j * kPanelWidth);
+    hn::StoreU(hn::BitCast(tag16, hn::InterleaveUpper(tag64, low, high)), tag16,
+               to + (2 * j + 1) * kPanelWidth);
   }
 }
 
 // A whole panel: `to` is its first line.
 HWY_INLINE void PackPanel(const Half* rows, int64_t k, Half* to) {
-  const hn::FixedTag<uint16_t, 8> tag;
-  HWY_ALIGN Half lines[kBlock * kPanelWidth];
-  for (int64_t column = 0; column + kBlock <= k; column += kBlock) {
+  int64_t column = 0;
+  for (; column + kBlock <= k; column += kBlock) {
     for (int64_t row = 0; row < kPanelWidth; row += kBlock)
-      TransposeBlock(rows + row * k + column, k, lines + row, kPanelWidth);
-    Half* out = to + column * kPanelWidth;
-    for (int64_t i = 0; i < kBlock * kPanelWidth; i += 8) hn::Stream(hn::Load(tag, lines + i), tag, out + i);
+      TransposeBlock(rows + row * k + column, k, to + column * kPanelWidth + row);
   }
-  for (int64_t column = k / kBlock * kBlock; column < k; ++column) {
+  for (; column < k; ++column) {
     for (int64_t row = 0; row < kPanelWidth; ++row) to[column * kPanelWidth + row] = rows[row * k + column];
   }
 }
@@ -83,7 +77,6 @@ void PackRowsTarget(const Half* rows, int64_t row_begin, int64_t row_count, int6
       panel[column * kPanelWidth + lane] = rows[row * k + column];
     ++row;
   }
-  hwy::FlushStream();
 }
 
 }  // namespace ridge::kernels::cpu::HWY_NAMESPACE
