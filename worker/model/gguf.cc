@@ -171,7 +171,8 @@ absl::Status GgufFile::Parse() {
   if (!reader.Read(&magic) || std::memcmp(&magic, "GGUF", 4) != 0) return Error("not a GGUF file");
   if (!reader.Read(&version)) return Error("truncated in the header");
   if (version != 2 && version != 3) {
-    if ((version & 0xFFFF) == 0) return Error("a big-endian GGUF file: only little-endian ones are supported");
+    if ((version & 0xFFFF) == 0)
+      return Error("a big-endian GGUF file: only little-endian ones are supported");
     return Error(absl::StrFormat("GGUF version %u is not supported, only 2 and 3", version));
   }
   if (!reader.Read(&tensor_count) || !reader.Read(&key_count)) return Error("truncated in the header");

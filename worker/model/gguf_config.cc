@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -115,6 +116,21 @@ absl::Status ReadRopeScaling(const GgufFile& file, KeyReader& keys, ModelConfig&
   return absl::OkStatus();
 }
 
+std::string KeyOf(const KeyReader& keys, absl::string_view field) {
+  constexpr std::pair<absl::string_view, absl::string_view> kKeys[] = {
+      {"num_layers", "block_count"},         {"hidden_size", "embedding_length"},
+      {"num_heads", "attention.head_count"}, {"num_kv_heads", "attention.head_count_kv"},
+      {"head_dim", "attention.key_length"},  {"mlp_size", "feed_forward_length"},
+      {"context_length", "context_length"},  {"norm_eps", "attention.layer_norm_rms_epsilon"},
+      {"rope_theta", "rope.freq_base"},      {"rope_divisors", "rope.scaling.factor"},
+  };
+  for (const auto& [ours, theirs] : kKeys) {
+    if (field == ours) return absl::StrCat("metadata ", keys.Key(theirs));
+  }
+  if (field == "vocab_size") return "tensor token_embd.weight";
+  return absl::StrCat("metadata tokenizer.ggml.", field);
+}
+
 // Keys of relatives of the families, whose computation differs.
 void RefuseWhatIsNotBuilt(KeyReader& keys, const ModelConfig& config) {
   if (keys.IntOr("expert_count", 0) != 0) keys.FailUnsupported("expert_count", "experts are not supported");
@@ -193,10 +209,11 @@ absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
   RefuseWhatIsNotBuilt(keys, config);
   if (!keys.status().ok()) return keys.status();
   if (absl::Status status = ReadSpecialTokens(file, config); !status.ok()) return status;
+  const auto key_of = [&](absl::string_view field) { return KeyOf(keys, field); };
   // The frequencies' number is bounded first.
-  if (absl::Status status = ValidateConfig(config, file.path()); !status.ok()) return status;
+  if (absl::Status status = ValidateConfig(config, file.path(), key_of); !status.ok()) return status;
   if (absl::Status status = ReadRopeScaling(file, keys, config); !status.ok()) return status;
-  if (absl::Status status = ValidateConfig(config, file.path()); !status.ok()) return status;
+  if (absl::Status status = ValidateConfig(config, file.path(), key_of); !status.ok()) return status;
   return config;
 }
 

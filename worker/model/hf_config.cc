@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -145,6 +146,23 @@ void AddIds(const std::vector<int32_t>& more, std::vector<int32_t>& ids) {
   }
 }
 
+std::string KeyOf(absl::string_view field) {
+  constexpr std::pair<absl::string_view, absl::string_view> kKeys[] = {
+      {"num_layers", "num_hidden_layers"},
+      {"num_heads", "num_attention_heads"},
+      {"num_kv_heads", "num_key_value_heads"},
+      {"mlp_size", "intermediate_size"},
+      {"context_length", "max_position_embeddings"},
+      {"norm_eps", "rms_norm_eps"},
+      {"rope_divisors", "rope_scaling"},
+      {"eos_token_ids", "eos_token_id"},
+  };
+  for (const auto& [ours, theirs] : kKeys) {
+    if (field == ours) return std::string(theirs);
+  }
+  return std::string(field);
+}
+
 int32_t ReadHeadDim(JsonKeys& keys, const ModelFamily& family, const ModelConfig& config) {
   return keys.IntOr("head_dim", family.head_dim != 0 ? family.head_dim
                                                      : config.hidden_size / std::max(config.num_heads, 1));
@@ -178,10 +196,10 @@ absl::StatusOr<ModelConfig> ConfigFromHfJson(absl::string_view text, const std::
   RefuseWhatIsNotBuilt(keys, *family, config);
   if (!keys.status().ok()) return keys.status();
   // The frequencies' number is bounded first.
-  if (absl::Status status = ValidateConfig(config, path); !status.ok()) return status;
+  if (absl::Status status = ValidateConfig(config, path, KeyOf); !status.ok()) return status;
   ReadRope(keys, config);
   if (!keys.status().ok()) return keys.status();
-  if (absl::Status status = ValidateConfig(config, path); !status.ok()) return status;
+  if (absl::Status status = ValidateConfig(config, path, KeyOf); !status.ok()) return status;
   return config;
 }
 
@@ -191,7 +209,7 @@ absl::Status AddGenerationConfig(absl::string_view text, const std::string& path
   JsonKeys keys(*object, path);
   AddIds(keys.Ids("eos_token_id"), config.eos_token_ids);
   if (!keys.status().ok()) return keys.status();
-  return ValidateConfig(config, path);
+  return ValidateConfig(config, path, KeyOf);
 }
 
 }  // namespace ridge::worker

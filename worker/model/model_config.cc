@@ -27,9 +27,9 @@ int64_t ModelConfig::num_parameters() const {
   return total;
 }
 
-absl::Status ValidateConfig(const ModelConfig& config, const std::string& origin) {
+absl::Status ValidateConfig(const ModelConfig& config, const std::string& origin, FieldKey key) {
   const auto error = [&](const char* field, const std::string& what) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", field, ": ", what));
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", key(field), ": ", what));
   };
   const struct {
     const char* field;
@@ -48,7 +48,7 @@ absl::Status ValidateConfig(const ModelConfig& config, const std::string& origin
   }
   if (config.num_heads % config.num_kv_heads != 0) {
     return error("num_kv_heads",
-                 absl::StrFormat("%d does not divide num_heads %d", config.num_kv_heads, config.num_heads));
+                 absl::StrFormat("%d does not divide the %d heads", config.num_kv_heads, config.num_heads));
   }
   if (config.head_dim % 2 != 0) return error("head_dim", absl::StrFormat("%d is odd", config.head_dim));
   if (!std::isfinite(config.norm_eps) || config.norm_eps <= 0.0f || config.norm_eps > 0.1f) {

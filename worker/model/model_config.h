@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace ridge::worker {
 
@@ -38,9 +40,12 @@ struct ModelConfig {
   int64_t kv_bytes_per_token() const { return int64_t{2} * 2 * num_layers * kv_size(); }
 };
 
-// INVALID_ARGUMENT naming the field (by its name above) and `origin`, where a field is missing, contradicts
+// What a file calls a field of ModelConfig.
+using FieldKey = absl::FunctionRef<std::string(absl::string_view field)>;
+
+// INVALID_ARGUMENT naming `origin` and the field by its key there, where a field is missing, contradicts
 // another or is larger than any model that the kernels are made for. Every loader ends with it.
-absl::Status ValidateConfig(const ModelConfig& config, const std::string& origin);
+absl::Status ValidateConfig(const ModelConfig& config, const std::string& origin, FieldKey key);
 
 // Every field that decides outputs, in one line with exact numbers: what fingerprints are made of. The name
 // is left out.

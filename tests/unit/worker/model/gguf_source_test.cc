@@ -52,6 +52,7 @@ struct Variant {
   bool bias = false;
   bool output = false;
   std::string skip = {};  // a tensor that is left out
+  uint32_t kv_heads = kKvHeads;
 };
 
 GgufBuilder SmallModel(const Variant& variant) {
@@ -60,7 +61,7 @@ GgufBuilder SmallModel(const Variant& variant) {
   GgufBuilder builder;
   builder.Text("general.architecture", variant.architecture).Text("general.name", "Small");
   builder.U32(a + "block_count", 1).U32(a + "embedding_length", kHidden).U32(a + "context_length", 128);
-  builder.U32(a + "attention.head_count", kHeads).U32(a + "attention.head_count_kv", kKvHeads);
+  builder.U32(a + "attention.head_count", kHeads).U32(a + "attention.head_count_kv", variant.kv_heads);
   builder.U32(a + "attention.key_length", kHeadDim).U32(a + "feed_forward_length", kMlp);
   builder.F32(a + "attention.layer_norm_rms_epsilon", 1e-5f).F32(a + "rope.freq_base", 5000.0f);
   builder.U32("tokenizer.ggml.eos_token_id", 2)
@@ -260,6 +261,8 @@ TEST(GgufSource, NamesWhatIsWrong) {
   EXPECT_THAT(with("llama.attention.sliding_window", 64),
               HasSubstr("metadata llama.attention.sliding_window: "));
   EXPECT_EQ(with("llama.attention.sliding_window", 128), "no error");
+  EXPECT_THAT(ErrorOf(SmallModel({.kv_heads = 3})),
+              HasSubstr("model.gguf: metadata llama.attention.head_count_kv: 3 does not divide the 2 heads"));
   EXPECT_THAT(with("split.count", 2), HasSubstr("metadata split.count: a model in 2 files"));
   EXPECT_THAT(ErrorOf(GgufBuilder().Text("general.architecture", "mamba")),
               HasSubstr("general.architecture: \"mamba\""));

@@ -162,7 +162,7 @@ TEST(HfConfig, NamesPathAndKey) {
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"hidden_size\": 64", "\"hidden_size\": 0")),
               HasSubstr("hidden_size: 0 is not in"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3")),
-              HasSubstr("num_kv_heads: 3 does not divide"));
+              HasSubstr("num_key_value_heads: 3 does not divide the 4 heads"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("silu", "gelu")), HasSubstr("hidden_act: \"gelu\": only silu"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"attention_bias\": false", "\"attention_bias\": true")),
               HasSubstr("attention_bias"));
@@ -173,7 +173,7 @@ TEST(HfConfig, NamesPathAndKey) {
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"eos_token_id\": 2", "\"eos_token_id\": [2, \"x\"]")),
               HasSubstr("eos_token_id"));
   EXPECT_THAT(ConfigError(LlamaConfigWith("\"eos_token_id\": 2", "\"eos_token_id\": 512")),
-              HasSubstr("eos_token_ids: 512 is outside"));
+              HasSubstr("eos_token_id: 512 is outside"));
   EXPECT_EQ(ConfigError(LlamaConfigWith("\"eos_token_id\": 2", "\"eos_token_id\": null")), "no error");
 }
 
