@@ -1,4 +1,4 @@
-// ridge-load: how fast a model is loaded, beside how fast its files can be read at all, in the same run; from
+// load-bench: how fast a model is loaded, beside how fast its files can be read at all, in the same run; from
 // the page cache, or from the disk with --cold.
 //
 // Two probes: the files in order into one small buffer, as `cat` reads them; and, from the page cache, all
@@ -151,17 +151,17 @@ absl::Status Measure(const std::string& model, const std::vector<std::string>& f
 
 int main(int argc, char** argv) {
   ridge::ParseFlags("Measures how fast a model is loaded.", argc, argv);
-  ridge::InitLogging("ridge-load", "info");
+  ridge::InitLogging("load-bench", "info");
   const std::string model = absl::GetFlag(FLAGS_model);
   if (!fs::exists(model)) {
-    std::fprintf(stderr, "ridge-load: --model: %s: no such file or directory\n", model.c_str());
+    std::fprintf(stderr, "load-bench: --model: %s: no such file or directory\n", model.c_str());
     return 1;
   }
   const std::vector<std::string> files = WeightFiles(model);
   if (!absl::GetFlag(FLAGS_cold)) ReadAll(files);  // into the page cache
   for (int i = 0; i < absl::GetFlag(FLAGS_repeat); ++i) {
     if (const absl::Status status = Measure(model, files, absl::GetFlag(FLAGS_cold)); !status.ok()) {
-      std::fprintf(stderr, "ridge-load: %s\n", status.ToString().c_str());
+      std::fprintf(stderr, "load-bench: %s\n", status.ToString().c_str());
       return 1;
     }
   }
