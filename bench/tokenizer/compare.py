@@ -1,14 +1,17 @@
 """Our tokenizer against Hugging Face's tokenizers, on one core, in one run.
 
-  python bench/tokenizer/compare.py BINARY DIRECTORY english=GLOB code=GLOB cjk=GLOB     (needs: pip install tokenizers)
+  python bench/tokenizer/compare.py BINARY DIRECTORY english=GLOB code=GLOB cjk=GLOB [--headline]   (needs: pip install tokenizers)
 
 BINARY is tokenizer-bench, DIRECTORY holds a tokenizer.json. Each corpus is what its glob finds, up to 1 MB, in documents of about
 2 KB. The peer is measured with encode_batch, encode_batch_fast and, for one long text, encode: its best counts. Prints MB/s of
-both, the ratio, and whether they give as many tokens.
+both, the ratio, and whether they give as many tokens. With --headline the figures go to bench/results/<processor>/headline.json.
 """
+import datetime
 import glob
+import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -57,8 +60,27 @@ def peer(tokenizer, texts):
     return min(seconds for seconds, _ in results), sum(len(e.ids) for e in results[0][1])
 
 
+def write_headline(name, figures):
+    """Newer figures replace older ones of the same name."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    processor = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()).group(1)
+    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", processor.lower())).strip("-")
+    path = root / "bench/results" / slug / "headline.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    commit = subprocess.run(["git", "-C", root, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    common = {"command": f"bench/tokenizer/compare.py build/release/bin/tokenizer-bench {name} english=... code=... cjk=... --headline",
+              "commit": commit, "date": datetime.date.today().isoformat()}
+    new = [{"name": f"tokenizer_{name}_{what}", "value": round(value, 3), "unit": unit, "bar": bar, "baseline": baseline} | common
+           for what, value, unit, bar, baseline in figures]
+    names = {figure["name"] for figure in new}
+    old = json.loads(path.read_text()) if path.exists() else []
+    merged = [figure for figure in old if figure["name"] not in names] + new
+    path.write_text("[\n" + ",\n".join("  " + json.dumps(figure) for figure in merged) + "\n]\n")
+
+
 def main():
-    binary, directory, *corpora = sys.argv[1:]
+    headline = "--headline" in sys.argv
+    binary, directory, *corpora = [a for a in sys.argv[1:] if a != "--headline"]
     tokenizer = Tokenizer.from_file(os.path.join(directory, "tokenizer.json"))
     with tempfile.TemporaryDirectory() as folder:
         texts = {}
@@ -72,17 +94,26 @@ def main():
             name, size, tokens, seconds = line.split("\t")
             ours[name] = (int(size), int(tokens), float(seconds))
         print("| corpus | MB | ours, MB/s | peer, MB/s | ratio | same number of tokens |\n|---|---|---|---|---|---|")
+        ratios, runs, decoded = [], [], []
         for name, made in texts.items():
             for mode, batch in (("documents", made), ("one text", ["".join(made)])):
                 size, tokens, seconds = ours[f"{name} {mode}"]
                 peer_seconds, peer_tokens = peer(tokenizer, batch)
+                ratios.append(peer_seconds / seconds)
                 print(f"| {name}, {mode} | {size / 1e6:.2f} | {size / seconds / 1e6:.1f} | {size / peer_seconds / 1e6:.2f} "
                       f"| {peer_seconds / seconds:.1f} | {'yes' if tokens == peer_tokens else 'no'} |")
         for name, (size, tokens, seconds) in ours.items():
             if "detokenised" in name:
+                decoded.append(tokens / seconds)
                 print(f"{name}: {tokens / seconds / 1e6:.1f} million tokens/s")
             elif name.startswith("1 MB") or name == "load":
                 print(f"{name}: {seconds * 1000:.0f} ms")
+                runs += [seconds] if name != "load" else []
+        if headline:
+            write_headline(os.path.basename(os.path.normpath(directory)), [
+                ("encode_over_peer", min(ratios), "ratio", 1.5, "tokenizers, best of three ways, the smallest ratio over corpora"),
+                ("longest_1mb_run", max(runs), "s", 0.5, "one letter, spaces, one emoji"),
+                ("detokenise", min(decoded), "tokens/s", 200000, "stop strings searched")])
 
 
 if __name__ == "__main__":

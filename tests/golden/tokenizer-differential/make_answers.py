@@ -2,6 +2,7 @@
 
   python make_answers.py           # writes the answers
   python make_answers.py --check   # compares the installed package with them; exits with 77 where there is none
+  python make_answers.py DIRECTORY # writes DIRECTORY/answers.bin for its tokenizer.json: any other model
 
 The strings are drawn from pools.json by a generator that tokenizer_differential_test.cc has too. Each string has two hashes
 (FNV-1a of the ids as 32-bit numbers, low byte first): special tokens parsed, and taken as text. Needs: pip install tokenizers gguf
@@ -108,6 +109,10 @@ def main():
         sys.exit(77)
     pools = json.loads((HERE / "pools.json").read_text(encoding="utf-8"))
     strings = [string(i, pools) for i in range(COUNT)]
+    if len(sys.argv) == 2 and sys.argv[1] != "--check":
+        folder = pathlib.Path(sys.argv[1])
+        (folder / "answers.bin").write_bytes(answers(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")), strings))
+        return
     failed = False
     for name, make in (("qwen2.5", qwen25), ("smollm2", smollm2)):
         with tempfile.TemporaryDirectory() as folder:

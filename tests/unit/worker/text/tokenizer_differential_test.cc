@@ -1,10 +1,14 @@
 // 20,000 random and nasty strings: the same ids as Hugging Face's tokenizers gives, whose answers are
 // recorded as hashes (tests/golden/tokenizer-differential, where make_answers.py has the same generator).
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/text/real_tokenizers.h"
+#include "worker/text/hf_tokenizer.h"
 
 namespace ridge::worker {
 namespace {
@@ -71,9 +75,8 @@ uint32_t Fnv(const std::vector<TokenId>& ids) {
   return hash;
 }
 
-void ExpectRecordedAnswers(const Tokenizer& tokenizer, const std::string& model) {
+void ExpectAnswers(const Tokenizer& tokenizer, const std::string& answers) {
   const ordered_json pools = ReadGolden("tokenizer-differential/pools.json");
-  const std::string answers = ReadGoldenText("tokenizer-differential/answers-" + model + ".bin");
   ASSERT_EQ(answers.size(), kStrings * 8);
   int wrong = 0;
   for (uint64_t i = 0; i < kStrings; ++i) {
@@ -94,6 +97,10 @@ void ExpectRecordedAnswers(const Tokenizer& tokenizer, const std::string& model)
   EXPECT_EQ(wrong, 0);
 }
 
+void ExpectRecordedAnswers(const Tokenizer& tokenizer, const std::string& model) {
+  ExpectAnswers(tokenizer, ReadGoldenText("tokenizer-differential/answers-" + model + ".bin"));
+}
+
 TEST(TokenizerDifferential, SmolLm2AgreesWithHuggingFace) {
   ExpectRecordedAnswers(SmolLm2(), "smollm2");
 }
@@ -104,6 +111,18 @@ TEST(TokenizerDifferential, SmolLm2FromJsonAgreesWithHuggingFace) {
 
 TEST(TokenizerDifferential, Qwen25AgreesWithHuggingFace) {
   ExpectRecordedAnswers(Qwen25(), "qwen2.5");
+}
+
+// Any other model: a directory with its files and the answers.bin that make_answers.py writes.
+TEST(TokenizerDifferential, TheNamedTokenizerAgreesWithHuggingFace) {
+  const char* directory = std::getenv("RIDGE_TEST_TOKENIZER");
+  if (directory == nullptr) GTEST_SKIP() << "RIDGE_TEST_TOKENIZER names no directory";
+  absl::StatusOr<TokenizerSpec> spec = TokenizerSpecFromHfDirectory(directory);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto tokenizer = Tokenizer::Create(*std::move(spec));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  std::ifstream file(std::string(directory) + "/answers.bin", std::ios::binary);
+  ExpectAnswers(**tokenizer, {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
 }
 
 }  // namespace
