@@ -31,9 +31,13 @@ void BpeScratch::Shrink() {
 
 MergeResolver::MergeResolver(const std::vector<TokenizerSpec::Token>& tokens) {
   ids_.reserve(tokens.size());
+  const auto add = [&](size_t id) { return ids_.emplace(tokens[id].bytes, static_cast<TokenId>(id)).second; };
   for (size_t id = 0; id < tokens.size(); ++id) {
-    if (tokens[id].kind == TokenKind::kUnused || tokens[id].bytes.empty()) continue;
-    ids_.emplace(tokens[id].bytes, static_cast<TokenId>(id));
+    if (tokens[id].kind == TokenKind::kNormal && !add(id)) duplicate_ = static_cast<TokenId>(id);
+  }
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const TokenKind kind = tokens[id].kind;
+    if (kind == TokenKind::kAdded || kind == TokenKind::kSpecial) add(id);
   }
 }
 

@@ -58,11 +58,15 @@ class MergeResolver {
  public:
   explicit MergeResolver(const std::vector<TokenizerSpec::Token>& tokens);
 
+  // A token that others have the bytes of too; -1 where there is none.
+  TokenId duplicate() const { return duplicate_; }
+
   // False where one of the three is no token.
   bool Resolve(absl::string_view left, absl::string_view right, TokenizerSpec::Merge* merge);
 
  private:
   absl::flat_hash_map<absl::string_view, TokenId> ids_;
+  TokenId duplicate_ = -1;
   std::string both_;
 };
 

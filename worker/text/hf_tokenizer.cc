@@ -28,7 +28,7 @@ class TokenizerJson {
     reader_.Object([this](absl::string_view key) { Part(key); });
     reader_.Finish();
     Check();
-    if (reader_.ok() && merges_.has_value()) ReadMerges();
+    if (reader_.ok()) ReadMerges();
     if (reader_.ok()) AddSurroundings();
     if (!reader_.ok()) return reader_.status();
     return std::move(spec_);
@@ -115,6 +115,11 @@ class TokenizerJson {
   // After the vocabulary, wherever they stand in the file.
   void ReadMerges() {
     MergeResolver resolver(spec_.tokens);
+    if (resolver.duplicate() >= 0) {
+      return reader_.Fail(
+          absl::StrCat("model.vocab: the token of id ", resolver.duplicate(), " has another id too"));
+    }
+    if (!merges_.has_value()) return;
     reader_.Resume(*merges_, [&] {
       reader_.Array([&](size_t index) {
         if (index == kMaxMerges) return reader_.Fail(absl::StrCat("more than ", kMaxMerges));

@@ -60,8 +60,8 @@ absl::StatusOr<SplitPattern> SplitPattern::Compile(const SplitStep& step) {
   SplitPattern pattern;
   int error = 0;
   size_t offset = 0;
-  pattern.code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(regex->data()), regex->size(),
-                                    kOptions, &error, &offset, nullptr));
+  pattern.code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(regex->data()), regex->size(), kOptions,
+                                    &error, &offset, nullptr));
   if (pattern.code_ == nullptr) {
     PCRE2_UCHAR message[120] = {};
     pcre2_get_error_message(error, message, sizeof(message));

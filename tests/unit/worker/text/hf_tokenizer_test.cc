@@ -164,6 +164,10 @@ TEST(HfTokenizer, NamesFileAndFieldOfWhatIsBroken) {
   expect("/pre_tokenizer", {{"type", "Split"}, {"behavior", "Isolated"}}, "pre_tokenizer: pattern: missing");
   expect("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}},
          "pre_tokenizer.pattern.Regex: not a regular expression: missing closing parenthesis");
+  std::string twice = SmallFile().dump();
+  twice.insert(twice.find("\"b\":1"), "\"a\":20,");
+  EXPECT_EQ(TokenizerSpecFromJson(twice, "t.json").status().message(),
+            "t.json: model.vocab: the token of id 20 has another id too");
   ordered_json file = SmallFile();
   file.erase("model");
   EXPECT_EQ(Read(file).status().message(), "dir/tokenizer.json: model: missing");

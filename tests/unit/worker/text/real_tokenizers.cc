@@ -55,26 +55,28 @@ std::string UnpackQwen25() {
   }
   model["vocab"] = kPlaceholder;
   std::string text = tokenizer.dump(2);
-  return text.replace(text.find(kPlaceholder) - 1, sizeof(kPlaceholder) + 1, absl::StrCat("{", vocabulary, "\n    }"));
+  return text.replace(text.find(kPlaceholder) - 1, sizeof(kPlaceholder) + 1,
+                      absl::StrCat("{", vocabulary, "\n    }"));
 }
 
 std::string SmolLm2ToJson() {
   const std::unique_ptr<GgufFile> file = SmolLm2File();
   const auto tokens = file->GetStringArray("tokenizer.ggml.tokens").value();
   const auto types = file->GetIntArray("tokenizer.ggml.token_type").value();
-  ordered_json tokenizer = {{"added_tokens", ordered_json::array()},
-                            {"normalizer", nullptr},
-                            {"pre_tokenizer",
-                             {{"type", "Sequence"},
-                              {"pretokenizers",
-                               {{{"type", "Digits"}, {"individual_digits", true}},
-                                {{"type", "ByteLevel"},
-                                 {"add_prefix_space", false},
-                                 {"trim_offsets", true},
-                                 {"use_regex", true}}}}}},
-                            {"post_processor", nullptr},
-                            {"decoder", {{"type", "ByteLevel"}}},
-                            {"model", {{"type", "BPE"}, {"merges", ordered_json::array()}, {"vocab", kPlaceholder}}}};
+  ordered_json tokenizer = {
+      {"added_tokens", ordered_json::array()},
+      {"normalizer", nullptr},
+      {"pre_tokenizer",
+       {{"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Digits"}, {"individual_digits", true}},
+          {{"type", "ByteLevel"},
+           {"add_prefix_space", false},
+           {"trim_offsets", true},
+           {"use_regex", true}}}}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model", {{"type", "BPE"}, {"merges", ordered_json::array()}, {"vocab", kPlaceholder}}}};
   std::string vocabulary;
   for (size_t id = 0; id < tokens.size(); ++id) {
     absl::StrAppend(&vocabulary, id == 0 ? "" : ",", ordered_json(std::string(tokens[id])).dump(), ":", id);
@@ -95,7 +97,8 @@ std::string SmolLm2ToJson() {
         {std::string(merge.substr(0, space)), std::string(merge.substr(space + 1))});
   }
   std::string text = tokenizer.dump();
-  return text.replace(text.find(kPlaceholder) - 1, sizeof(kPlaceholder) + 1, absl::StrCat("{", vocabulary, "}"));
+  return text.replace(text.find(kPlaceholder) - 1, sizeof(kPlaceholder) + 1,
+                      absl::StrCat("{", vocabulary, "}"));
 }
 
 }  // namespace

@@ -86,8 +86,9 @@ TEST(SplitPattern, RefusesWhatTheDialectsReadDifferently) {
 
 // Both would take years: one match of 2^200 steps, and a million matches of a million steps each.
 TEST(SplitPattern, BoundsTheWork) {
-  for (const auto& [regex, text] : {std::pair<std::string, std::string>{"(a+)+$", std::string(200, 'a') + "b"},
-                                    {"a(?=a*b)|c", std::string(1'000'000, 'a') + "cb"}}) {
+  for (const auto& [regex, text] :
+       {std::pair<std::string, std::string>{"(a+)+$", std::string(200, 'a') + "b"},
+        {"a(?=a*b)|c", std::string(1'000'000, 'a') + "cb"}}) {
     const auto pattern = SplitPattern::Compile({regex});
     ASSERT_TRUE(pattern.ok());
     SplitScratch scratch;
