@@ -7,14 +7,11 @@
 namespace ridge::kernels::cuda {
 namespace {
 
-// Measured on an H200, head_dim 128: one chunk of keys in a block.
-constexpr double kSplitChunkUs = 2.0;    // AttentionSplit, 16 virtual rows, all blocks of an SM busy
-constexpr double kPrefillChunkUs = 4.0;  // AttentionPrefill, 128 virtual rows
-
-// Sharing costs about this much: a block may have so much more than its part before tiles are shared.
-constexpr double kBalanced = 1.1;
-// Of a shared plan, so that blocks end together without an item for every chunk of a long context.
-constexpr int64_t kItemsPerBlock = 16;
+// Measured on an H200, head_dim 128, in a card that is full: what a chunk of keys takes a block, and what an item takes
+// besides.
+constexpr double kSplitChunkUs = 6.2;  // AttentionSplit, 16 virtual rows
+constexpr double kSplitItemUs = 5.0;
+constexpr double kPrefillChunkUs = 17.0;  // AttentionPrefill, 128 virtual rows
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -27,22 +24,29 @@ int32_t Chunks(int64_t keys) {
 }  // namespace
 
 void AttentionPlan::Build(const std::vector<AttentionRun>& runs) {
-  // Unshared tiles need no partials: they stay so where that balances.
+  // Large items have little beside their chunks; small ones let blocks end together.
   BuildShared(runs, INT32_MAX);
-  int64_t chunks = 0;
-  loads_.assign(static_cast<size_t>(limits_.split_blocks), 0);
-  size_t block = 0;
-  for (const AttentionItem& item : split_) {
-    for (int32_t head = 0; head < limits_.num_kv_heads; ++head) {
-      loads_[block] += item.chunk_end;
-      chunks += item.chunk_end;
-      block = block + 1 == loads_.size() ? 0 : block + 1;
+  int32_t longest = 1;
+  for (const AttentionItem& item : split_) longest = std::max(longest, item.chunk_end);
+  int32_t best = longest;
+  double best_us = SplitUs(longest);
+  for (int32_t step = 1; step < longest; step *= 2) {
+    for (const int32_t chunks : {step, step + step / 2}) {
+      const double us = SplitUs(chunks);
+      if (chunks >= longest || us > best_us || (us == best_us && chunks < best)) continue;
+      best = chunks;
+      best_us = us;
     }
   }
-  const int64_t longest = *std::max_element(loads_.begin(), loads_.end());
-  const int64_t ideal = CeilDiv(chunks, limits_.split_blocks);
-  if (static_cast<double>(longest) <= kBalanced * static_cast<double>(ideal)) return;
-  BuildShared(runs, static_cast<int32_t>(std::max<int64_t>(1, chunks / limits_.split_blocks / kItemsPerBlock)));
+  if (best < longest) BuildShared(runs, best);
+}
+
+// Of the unshared tiles in split_, if they were cut into items of so many chunks.
+double AttentionPlan::SplitUs(int32_t chunks_per_item) const {
+  int64_t items = 0;
+  for (const AttentionItem& item : split_) items += CeilDiv(item.chunk_end, chunks_per_item);
+  const int64_t rounds = CeilDiv(items * limits_.num_kv_heads, limits_.split_blocks);
+  return static_cast<double>(rounds) * (kSplitItemUs + kSplitChunkUs * chunks_per_item);
 }
 
 void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t chunks_per_item) {

@@ -51,6 +51,7 @@ class AttentionPlan {
   int32_t Group() const { return limits_.num_heads / limits_.num_kv_heads; }
   int64_t SplitTiles(const AttentionRun& run) const;
   bool PrefersPrefill(const AttentionRun& run) const;
+  double SplitUs(int32_t chunks_per_item) const;
   AttentionItem MakeItem(const AttentionRun& run, int32_t first_virtual, int32_t tile_rows) const;
   void AddPrefill(const AttentionRun& run);
   void AddSplit(const AttentionRun& run, int32_t chunks_per_item);
@@ -60,7 +61,6 @@ class AttentionPlan {
   int32_t shared_tiles_ = 0;
   std::vector<AttentionItem> split_;
   std::vector<AttentionItem> prefill_;
-  std::vector<int64_t> loads_;  // chunks of each block
 };
 
 }  // namespace ridge::kernels::cuda

@@ -31,6 +31,7 @@ constexpr int kValueUnits = kTiles;  // a V unit has the keys of a tile
 constexpr int kUnits = kKeyUnits + kValueUnits;
 constexpr int kTilePages = kTile / kKvBlockTokens;
 constexpr int kChunkPages = kChunk / kKvBlockTokens;
+constexpr int kMergeLoads = 8;
 static_assert(kUnitKeys == kKvBlockTokens && kKeyUnits % 2 == 0 && kChunkPages <= kWarpThreads);
 
 // kDim is 64 or 128 and head_dim equal to it, or 256 and head_dim any smaller multiple of 16.
@@ -53,7 +54,7 @@ template <int kDim>
 struct BlockShared {
   FragmentA queries[Shape<kDim>::kSteps][kWarpThreads];
   FragmentA probabilities[kChunk / 16][kWarpThreads];
-  float maxima[kWarps][kRows];
+  float maxima[2][kWarps][kRows];  // of this chunk and of the one before it, which slower warps may still read
   int last_item;
 };
 
@@ -291,6 +292,7 @@ class SplitTile {
 
  private:
   __device__ void RunChunk(int first_key, ChunkState<S::kOutTiles>* state) {
+    turn_ = 1 - turn_;
     const int tiles = min(kTiles, (num_keys_ - first_key + kTile - 1) / kTile);
     FragmentC scores[kWarpKeys / 8];
     ComputeScores(first_key + warp_ * kWarpKeys, scores);
@@ -321,7 +323,7 @@ class SplitTile {
   __device__ void TakeTileMaxima(int tile, float (&max)[2]) const {
 #pragma unroll
     for (int warp = 0; warp < kWarpsPerTile; ++warp) {
-      const float* maxima = shared_.maxima[tile * kWarpsPerTile + warp];
+      const float* maxima = shared_.maxima[turn_][tile * kWarpsPerTile + warp];
       max[0] = fmaxf(max[0], maxima[lane_ / 4]);
       max[1] = fmaxf(max[1], maxima[lane_ / 4 + 8]);
     }
@@ -362,7 +364,7 @@ class SplitTile {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       max[row] = RowMax(max[row]);
-      if (lane_ % 4 == 0) shared_.maxima[warp_][lane_ / 4 + 8 * row] = max[row];
+      if (lane_ % 4 == 0) shared_.maxima[turn_][warp_][lane_ / 4 + 8 * row] = max[row];
     }
   }
 
@@ -422,28 +424,37 @@ class SplitTile {
     return shared_.last_item;
   }
 
-  // The fold over the tile's partials; a thread takes four columns of a row at a time.
+  // The fold over the tile's partials; a thread takes four columns of a row at a time. Partials are asked for some at a
+  // time, since a fold takes less than a load.
   __device__ void MergePartials() {
     const unsigned d = args_.head_dim, row_pieces = d / 4;
     const int64_t stride = static_cast<int64_t>(args_.num_kv_heads) * (kRows * (d + 2));
+    const int count = item_.num_partials;
     for (unsigned i = threadIdx.x; i < item_.num_virtual * row_pieces; i += kThreads) {
       const unsigned row = i / row_pieces, column = i % row_pieces * 4;
       const float* from = Partial(item_.tile_partial) + row * d + column;
       const float* maxima = Partial(item_.tile_partial) + kRows * d + row;
       float4 out = *reinterpret_cast<const float4*>(from);
       float max = maxima[0], sum = maxima[kRows];
-#pragma unroll 4
-      for (int partial = 1; partial < item_.num_partials; ++partial) {
-        const float4 chunk_out = *reinterpret_cast<const float4*>(from + partial * stride);
-        const float chunk_max = maxima[partial * stride], chunk_sum = maxima[partial * stride + kRows];
-        const bool seen = chunk_max != -INFINITY;
-        const FoldFactors factors = FoldRow(max, chunk_max, c_);
-        max = factors.max;
-        sum = seen ? FoldValue(sum, chunk_sum, factors) : sum;
-        out.x = seen ? FoldValue(out.x, chunk_out.x, factors) : out.x;
-        out.y = seen ? FoldValue(out.y, chunk_out.y, factors) : out.y;
-        out.z = seen ? FoldValue(out.z, chunk_out.z, factors) : out.z;
-        out.w = seen ? FoldValue(out.w, chunk_out.w, factors) : out.w;
+      for (int first = 1; first < count; first += kMergeLoads) {
+        float4 outs[kMergeLoads];
+        float maxs[kMergeLoads], sums[kMergeLoads];
+#pragma unroll
+        for (int j = 0; j < kMergeLoads; ++j) {
+          const int64_t at = min(first + j, count - 1) * stride;
+          outs[j] = __ldcg(reinterpret_cast<const float4*>(from + at));
+          maxs[j] = __ldcg(maxima + at);
+          sums[j] = __ldcg(maxima + at + kRows);
+        }
+#pragma unroll
+        for (int j = 0; j < kMergeLoads; ++j) {
+          if (first + j >= count || maxs[j] == -INFINITY) continue;
+          const FoldFactors factors = FoldRow(max, maxs[j], c_);
+          max = factors.max;
+          sum = FoldValue(sum, sums[j], factors);
+          out = make_float4(FoldValue(out.x, outs[j].x, factors), FoldValue(out.y, outs[j].y, factors),
+                            FoldValue(out.z, outs[j].z, factors), FoldValue(out.w, outs[j].w, factors));
+        }
       }
       const __half2 pair[2] = {
           SaturateToHalf2(__fdiv_rn(out.x, sum), __fdiv_rn(out.y, sum), args_.saturations),
@@ -463,6 +474,7 @@ class SplitTile {
   const float c_;
   const int num_keys_;
   int positions_[2];  // of this lane's rows
+  int turn_ = 0;      // of shared_.maxima
 };
 
 template <int kDim>
