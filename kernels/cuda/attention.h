@@ -80,8 +80,8 @@ size_t AttentionCounterBytes(int32_t max_shared_tiles, int32_t num_kv_heads);
 // `num_blocks`, and what the plan shares the work among.
 [[nodiscard]] cudaError_t AttentionSplitBlocks(int32_t head_dim, int32_t num_sms, int32_t* num_blocks);
 
-// As a dependent launch it reads items, block tables and keys of earlier steps while the kernel before it may still run:
-// that one writes none of them, and itself waited for all kernels before it (LaunchRopeKv's does).
+// As a dependent launch it reads items, block tables and keys of earlier steps while kernels before it may still run: none of
+// those that may writes them (a step's uploads have ended when its first matmul starts).
 [[nodiscard]] cudaError_t LaunchAttentionSplit(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);
 

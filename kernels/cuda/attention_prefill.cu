@@ -17,6 +17,7 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarpThreads;
 constexpr int kTile = kAttentionTile;
 constexpr int kChunkTiles = kAttentionChunk / kTile;
+constexpr int kTilePages = kTile / kKvBlockTokens;
 constexpr int kStages = 2;
 constexpr int kWarpRows = kAttentionPrefillRows / kWarps;
 static_assert(kWarpRows == 16);
@@ -31,25 +32,29 @@ struct Shape {
   static constexpr int kOutTiles = kDim / 8;
 };
 
+// The blocks of a tile's pages, one a lane; 0 (never read) beyond the last page.
+__device__ int32_t LoadPages(const int32_t* table, int tile, int num_pages, unsigned lane) {
+  const int page = tile * kTilePages + static_cast<int>(lane);
+  return lane < kTilePages && page < num_pages ? table[page] : 0;
+}
+
 // Copies a tile's K and V, the whole block together. Keys beyond the last page become zeros: their P is 0, and 0
 // times what stood there might not be.
 template <int kDim>
-__device__ void IssueTile(const AttentionArgs& args, const int32_t* table, int64_t head_offset, int tile,
-                          int num_pages, uint32_t shared) {
+__device__ void IssueTile(const AttentionArgs& args, int32_t pages, int64_t head_offset, int tile, int num_pages,
+                          uint32_t shared) {
   using S = Shape<kDim>;
-  const Half* keys = args.kv.pool + args.kv.key_offset + head_offset;
-  const Half* values = args.kv.pool + args.kv.value_offset + head_offset;
-#pragma unroll 1
+#pragma unroll
   for (unsigned turn = 0; turn < kTile * S::kPieces / kThreads; ++turn) {
     const unsigned i = turn * kThreads + threadIdx.x;
     const unsigned key = i / S::kPieces, piece = i % S::kPieces;
-    const int page = tile * (kTile / kKvBlockTokens) + static_cast<int>(key / kKvBlockTokens);
-    const bool valid = page < num_pages;
-    const int64_t from = (valid ? table[page] : 0) * args.kv.block_stride +
-                         (key % kKvBlockTokens * S::kPieces + piece) * kPieceHalves;
+    const int64_t block = __shfl_sync(0xFFFFFFFFu, pages, static_cast<int>(key / kKvBlockTokens));
+    const bool valid = tile * kTilePages + static_cast<int>(key / kKvBlockTokens) < num_pages;
+    const Half* from = args.kv.pool + (block * args.kv.block_stride + head_offset) +
+                       (key % kKvBlockTokens * S::kPieces + piece) * kPieceHalves;
     const uint32_t to = shared + SwizzledOffset<S::kPieces>(key, piece);
-    CopyAsync16(to, keys + from, valid);
-    CopyAsync16(to + S::kTileBytes, values + from, valid);
+    CopyAsync16(to, from + args.kv.key_offset, valid);
+    CopyAsync16(to + S::kTileBytes, from + args.kv.value_offset, valid);
   }
   CommitCopies();
 }
@@ -70,7 +75,7 @@ __device__ void AttendTile(uint32_t shared, const FragmentA* queries, int first_
   FragmentC scores[kTile / 8];
 #pragma unroll
   for (int i = 0; i < kTile / 8; ++i) scores[i] = {};
-#pragma unroll 2
+#pragma unroll 4
   for (int step = 0; step < S::kSteps; ++step) {
     const FragmentA q = queries[step * kWarpThreads];
     FragmentB keys[kTile / 16][2];
@@ -132,7 +137,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int last_virtual = min(first_virtual + kWarpRows, item.first_virtual + item.num_virtual) - 1;
   const int last_position = has_rows ? item.first_position + last_virtual / group : -1;
 
-  IssueTile<kDim>(args, table, head_offset, 0, num_pages, shared);
+  IssueTile<kDim>(args, LoadPages(table, 0, num_pages, lane), head_offset, 0, num_pages, shared);
+  int32_t next_pages = LoadPages(table, 1, num_pages, lane);  // asked for a tile before they are needed
   auto* queries = reinterpret_cast<FragmentA*>(tiles + kStages * 2 * S::kTileBytes) +
                   warp * S::kSteps * kWarpThreads + lane;
   int positions[2];
@@ -148,8 +154,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     WaitForCopies<0>();
     __syncthreads();  // the tile is there, and nobody reads the one before it any more
     if (tile + 1 < num_tiles) {
-      IssueTile<kDim>(args, table, head_offset, tile + 1, num_pages,
+      IssueTile<kDim>(args, next_pages, head_offset, tile + 1, num_pages,
                       shared + (tile + 1) % kStages * 2 * S::kTileBytes);
+      next_pages = LoadPages(table, tile + 2, num_pages, lane);
     }
     const int first_key = tile * kTile;
     if (first_key > last_position) continue;  // nobody sees it

@@ -144,6 +144,7 @@ class Selection {
     if (threadIdx.x < kSamplingBuckets) shared_.weights[bucket] = shared_.counts[bucket] = 0;
     __syncthreads();
     unsigned long long weight = 0, count = 0;
+#pragma unroll 4
     for (int part = first_part; part < buffers_.parts; part += kSelectThreads / kSamplingBuckets) {
       weight += buffers_.bucket_weights[from + part * kSamplingBuckets + bucket];
       count += buffers_.bucket_counts[from + part * kSamplingBuckets + bucket];
