@@ -40,9 +40,9 @@ struct AttentionItem {
   int32_t table_row;    // row of block_tables (the slot)
   int32_t chunk_begin;  // keys [chunk_begin, chunk_end) * kAttentionChunk
   int32_t chunk_end;
-  // Where the tile's keys are shared among items: the first item (chunk_begin 0) folds its chunks into partial
-  // 0 of the tile, every other writes each of its chunks to one of its own; the item that ends last folds the
-  // partials in ascending order.
+  // Where the tile's keys are shared among items: the first item (chunk_begin 0) folds its chunks into
+  // partial 0 of the tile, every other writes each of its chunks to one of its own; the item that ends last
+  // folds the partials in ascending order.
   int32_t tile_partial;   // partial 0 of the tile
   int32_t first_partial;  // of this item
   int32_t num_partials;   // of the tile; 1: not shared
@@ -50,8 +50,8 @@ struct AttentionItem {
   int32_t counter;        // counts the tile's items that are done
 };
 
-// What the kernels of a step read from device memory: uploaded with each step, so that a captured graph serves
-// them all.
+// What the kernels of a step read from device memory: uploaded with each step, so that a captured graph
+// serves them all.
 struct AttentionWork {
   const AttentionItem* items;  // [num_items]
   const int32_t* num_items;    // [1]
@@ -66,8 +66,8 @@ struct AttentionArgs {
   int32_t num_heads;
   int32_t num_kv_heads;  // num_heads / num_kv_heads in 1 .. 16
   int32_t head_dim;      // a multiple of 16, at most 256
-  // AttentionSplit's: AttentionPartialBytes(max partials of the plan, ...) and AttentionCounterBytes(max shared
-  // tiles of the plan, ...). The counters are zero before the first launch, and after every one.
+  // AttentionSplit's: AttentionPartialBytes(max partials of the plan, ...) and AttentionCounterBytes(max
+  // shared tiles of the plan, ...). The counters are zero before the first launch, and after every one.
   float* partials;
   int32_t* counters;
   unsigned long long* saturations;
@@ -80,8 +80,8 @@ size_t AttentionCounterBytes(int32_t max_shared_tiles, int32_t num_kv_heads);
 // `num_blocks`, and what the plan shares the work among.
 [[nodiscard]] cudaError_t AttentionSplitBlocks(int32_t head_dim, int32_t num_sms, int32_t* num_blocks);
 
-// As a dependent launch it reads items, block tables and keys of earlier steps while kernels before it may still run: none of
-// those that may writes them (a step's uploads have ended when its first matmul starts).
+// As a dependent launch it reads items, block tables and keys of earlier steps while kernels before it may
+// still run: none of those that may writes them (a step's uploads have ended when its first matmul starts).
 [[nodiscard]] cudaError_t LaunchAttentionSplit(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);
 

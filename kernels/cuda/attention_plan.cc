@@ -7,8 +7,8 @@
 namespace ridge::kernels::cuda {
 namespace {
 
-// Measured on an H200, head_dim 128, in a card that is full: what a chunk of keys takes a block, and what an item takes
-// besides.
+// Measured on an H200, head_dim 128, in a card that is full: what a chunk of keys takes a block, and what an
+// item takes besides.
 constexpr double kSplitChunkUs = 6.2;  // AttentionSplit, 16 virtual rows
 constexpr double kSplitItemUs = 5.0;
 constexpr double kPrefillChunkUs = 17.0;  // AttentionPrefill, 128 virtual rows
@@ -62,9 +62,8 @@ void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t c
     }
   }
   // The longest first: what comes last should be short.
-  std::stable_sort(prefill_.begin(), prefill_.end(), [](const AttentionItem& a, const AttentionItem& b) {
-    return a.chunk_end > b.chunk_end;
-  });
+  std::stable_sort(prefill_.begin(), prefill_.end(),
+                   [](const AttentionItem& a, const AttentionItem& b) { return a.chunk_end > b.chunk_end; });
 }
 
 int64_t AttentionPlan::SplitTiles(const AttentionRun& run) const {
@@ -84,7 +83,8 @@ bool AttentionPlan::PrefersPrefill(const AttentionRun& run) const {
   return prefill_us <= split_us;
 }
 
-AttentionItem AttentionPlan::MakeItem(const AttentionRun& run, int32_t first_virtual, int32_t tile_rows) const {
+AttentionItem AttentionPlan::MakeItem(const AttentionRun& run, int32_t first_virtual,
+                                      int32_t tile_rows) const {
   AttentionItem item = {};
   item.first_row = run.first_row;
   item.first_position = run.first_position;
@@ -107,7 +107,8 @@ void AttentionPlan::AddSplit(const AttentionRun& run, int32_t chunks_per_item) {
   for (int32_t v = 0; v < run.num_rows * Group(); v += kAttentionSplitRows) {
     AttentionItem item = MakeItem(run, v, kAttentionSplitRows);
     const int32_t chunks = item.chunk_end;
-    const int32_t others = chunks - std::min(chunks, chunks_per_item);  // chunks that get partials of their own
+    const int32_t others =
+        chunks - std::min(chunks, chunks_per_item);  // chunks that get partials of their own
     if (others == 0 || partials_ + others + 1 > limits_.max_partials ||
         shared_tiles_ == limits_.max_shared_tiles) {
       split_.push_back(item);
@@ -129,20 +130,22 @@ void AttentionPlan::AddSplit(const AttentionRun& run, int32_t chunks_per_item) {
 
 int32_t AttentionPlan::MaxSplitItems(const AttentionPlanLimits& limits, int32_t max_runs, int32_t max_rows) {
   const int64_t group = limits.num_heads / limits.num_kv_heads;
-  // A tile each, at most one begun tile a run more than the rows fill; sharing adds at most an item a block, and
-  // a partial each.
+  // A tile each, at most one begun tile a run more than the rows fill; sharing adds at most an item a block,
+  // and a partial each.
   const int64_t tiles = max_rows * group / kAttentionSplitRows + max_runs;
   return static_cast<int32_t>(tiles + limits.max_partials);
 }
 
-int32_t AttentionPlan::MaxPrefillItems(const AttentionPlanLimits& limits, int32_t max_runs, int32_t max_rows) {
+int32_t AttentionPlan::MaxPrefillItems(const AttentionPlanLimits& limits, int32_t max_runs,
+                                       int32_t max_rows) {
   const int64_t group = limits.num_heads / limits.num_kv_heads;
   return static_cast<int32_t>(max_rows * group / kAttentionPrefillRows + max_runs);
 }
 
 std::string AttentionPlan::ToString() const {
-  return std::to_string(prefill_.size()) + " prefill items, " + std::to_string(split_.size()) + " split items, " +
-         std::to_string(shared_tiles_) + " tiles shared by means of " + std::to_string(partials_) + " partials";
+  return std::to_string(prefill_.size()) + " prefill items, " + std::to_string(split_.size()) +
+         " split items, " + std::to_string(shared_tiles_) + " tiles shared by means of " +
+         std::to_string(partials_) + " partials";
 }
 
 }  // namespace ridge::kernels::cuda

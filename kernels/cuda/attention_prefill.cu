@@ -1,11 +1,12 @@
-// Attention over paged KV for long runs of rows: 128 virtual rows and all keys that they see a block. The formula
-// is in attention.h; the bits are AttentionSplit's.
+// Attention over paged KV for long runs of rows: 128 virtual rows and all keys that they see a block. The
+// formula is in attention.h; the bits are AttentionSplit's.
 //
-// Geometry: a block an (item, KV head), 8 warps of 16 virtual rows each, which share the K and V tiles of 64 keys
-// in shared memory, two tiles deep. A warp keeps its rows' S, P, O and folded O in registers, Q in shared memory in
-// the order of its operands. Blocks with more keys come first. Shared memory: 768 d bytes (96 KiB for d = 128).
-// Alignment: q, out 4 bytes, pool 16 bytes. Bytes: K and V of the keys once a block. FLOPs: 4 d a key, row and
-// query head, half of them saved by the causal mask. Reference: reference::Attention (1 fp16 ulp).
+// Geometry: a block an (item, KV head), 8 warps of 16 virtual rows each, which share the K and V tiles of 64
+// keys in shared memory, two tiles deep. A warp keeps its rows' S, P, O and folded O in registers, Q in
+// shared memory in the order of its operands. Blocks with more keys come first. Shared memory: 768 d bytes
+// (96 KiB for d = 128). Alignment: q, out 4 bytes, pool 16 bytes. Bytes: K and V of the keys once a block.
+// FLOPs: 4 d a key, row and query head, half of them saved by the causal mask. Reference:
+// reference::Attention (1 fp16 ulp).
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -38,11 +39,11 @@ __device__ int32_t LoadPages(const int32_t* table, int tile, int num_pages, unsi
   return lane < kTilePages && page < num_pages ? table[page] : 0;
 }
 
-// Copies a tile's K and V, the whole block together. Keys beyond the last page become zeros: their P is 0, and 0
-// times what stood there might not be.
+// Copies a tile's K and V, the whole block together. Keys beyond the last page become zeros: their P is 0,
+// and 0 times what stood there might not be.
 template <int kDim>
-__device__ void IssueTile(const AttentionArgs& args, int32_t pages, int64_t head_offset, int tile, int num_pages,
-                          uint32_t shared) {
+__device__ void IssueTile(const AttentionArgs& args, int32_t pages, int64_t head_offset, int tile,
+                          int num_pages, uint32_t shared) {
   using S = Shape<kDim>;
 #pragma unroll
   for (unsigned turn = 0; turn < kTile * S::kPieces / kThreads; ++turn) {
@@ -104,7 +105,8 @@ __device__ void AttendTile(uint32_t shared, const FragmentA* queries, int first_
     for (int pair = 0; pair < S::kOutTiles / 2; pair += 2) {
       FragmentB values[2][2];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) LoadValues<S::kPieces>(values[i], shared + S::kTileBytes, 16 * s, pair + i, lane);
+      for (int i = 0; i < 2; ++i)
+        LoadValues<S::kPieces>(values[i], shared + S::kTileBytes, 16 * s, pair + i, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) Mma(state->chunk.out[2 * pair + i], p, values[i / 2][i % 2]);
     }
@@ -146,7 +148,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const LaneRows rows = MakeLaneRows(args, item, first_virtual, kv_head, lane);
     positions[0] = rows.position[0];
     positions[1] = rows.position[1];
-    for (int step = 0; step < S::kSteps; ++step) queries[step * kWarpThreads] = LoadQuery(args, rows, step, lane);
+    for (int step = 0; step < S::kSteps; ++step)
+      queries[step * kWarpThreads] = LoadQuery(args, rows, step, lane);
   }
   WarpState<kDim> state;
   for (int tile = 0; tile < num_tiles; ++tile) {
@@ -168,7 +171,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (last_position < 0) return;
   // Made again, and from memory: not worth registers during the loop.
-  const LaneRows rows = MakeLaneRows(args, items[blockIdx.x / args.num_kv_heads], first_virtual, kv_head, lane);
+  const LaneRows rows =
+      MakeLaneRows(args, items[blockIdx.x / args.num_kv_heads], first_virtual, kv_head, lane);
   StoreOutput(args, rows, state.folded, 0, lane);
 }
 
@@ -179,8 +183,8 @@ cudaError_t Launch(const AttentionArgs& args, const AttentionItem* items, int32_
   const cudaError_t error =
       cudaFuncSetAttribute(AttentionPrefillKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return LaunchDependent(AttentionPrefillKernel<kDim>, dim3(num_items * args.num_kv_heads), kThreads, kBytes, stream,
-                         args, items);
+  return LaunchDependent(AttentionPrefillKernel<kDim>, dim3(num_items * args.num_kv_heads), kThreads, kBytes,
+                         stream, args, items);
 }
 
 }  // namespace

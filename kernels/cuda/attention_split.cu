@@ -1,15 +1,16 @@
-// Attention over paged KV, one tile of at most 16 virtual rows and any range of key chunks a block: decode rows,
-// short chunks of prefills, head dims that AttentionPrefill does not know. The formula is in attention.h.
+// Attention over paged KV, one tile of at most 16 virtual rows and any range of key chunks a block: decode
+// rows, short chunks of prefills, head dims that AttentionPrefill does not know. The formula is in
+// attention.h.
 //
-// Geometry: 4 warps a block; blocks stay and take (item, KV head) pairs in turn. Of a chunk of 256 keys, warp w
-// computes the scores of keys 64 w .. 64 w + 63; maxima and P meet in shared memory; then warp w computes
-// columns w d / 4 .. of O over all keys of the chunk, in ascending order. Each warp streams what it alone reads
-// (its keys' K, its columns' V) through a ring of its own, which runs ahead into the next chunks and items, so
-// that a chunk costs two barriers and waits for no other warp's loads.
-// Shared memory: 4 rings of kStages units of 32 d bytes, Q, P (8 KiB), maxima: 93 KiB for d = 128.
-// Alignment: q, out 4 bytes, pool 16 bytes. Bytes: K and V of the items' keys once each KV head; shared tiles
-// also write and read 64 d a chunk and row. FLOPs: 4 d a key, row and query head, on tiles padded to 16 rows.
-// Reference: reference::Attention, whose dot products add in another order (1 fp16 ulp).
+// Geometry: 4 warps a block; blocks stay and take (item, KV head) pairs in turn. Of a chunk of 256 keys, warp
+// w computes the scores of keys 64 w .. 64 w + 63; maxima and P meet in shared memory; then warp w computes
+// columns w d / 4 .. of O over all keys of the chunk, in ascending order. Each warp streams what it alone
+// reads (its keys' K, its columns' V) through a ring of its own, which runs ahead into the next chunks and
+// items, so that a chunk costs two barriers and waits for no other warp's loads. Shared memory: 4 rings of
+// kStages units of 32 d bytes, Q, P (8 KiB), maxima: 93 KiB for d = 128. Alignment: q, out 4 bytes, pool 16
+// bytes. Bytes: K and V of the items' keys once each KV head; shared tiles also write and read 64 d a chunk
+// and row. FLOPs: 4 d a key, row and query head, on tiles padded to 16 rows. Reference: reference::Attention,
+// whose dot products add in another order (1 fp16 ulp).
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -54,7 +55,8 @@ template <int kDim>
 struct BlockShared {
   FragmentA queries[Shape<kDim>::kSteps][kWarpThreads];
   FragmentA probabilities[kChunk / 16][kWarpThreads];
-  float maxima[2][kWarps][kRows];  // of this chunk and of the one before it, which slower warps may still read
+  float maxima[2][kWarps]
+              [kRows];  // of this chunk and of the one before it, which slower warps may still read
   int last_item;
 };
 
@@ -81,7 +83,9 @@ class ChunkWalk {
     const AttentionItem& item = items_[static_cast<unsigned>(work_) / kv_heads];
     return {args_.block_tables + static_cast<int64_t>(item.table_row) * args_.table_stride,
             static_cast<int64_t>(static_cast<unsigned>(work_) % kv_heads) * kKvBlockTokens * args_.head_dim,
-            item.chunk_begin, item.chunk_end, (item.num_keys + kKvBlockTokens - 1) / kKvBlockTokens,
+            item.chunk_begin,
+            item.chunk_end,
+            (item.num_keys + kKvBlockTokens - 1) / kKvBlockTokens,
             item.first_position};
   }
 
@@ -151,7 +155,9 @@ class Ring {
   }
 
  private:
-  static __device__ int Wrapped(int stage) { return stage < S::kStages ? stage : stage - S::kStages; }
+  static __device__ int Wrapped(int stage) {
+    return stage < S::kStages ? stage : stage - S::kStages;
+  }
 
   // Lane i holds the block of page i of the chunk; 0 (never read) beyond the last page.
   __device__ int32_t LoadPage(const ChunkSource& source) const {
@@ -192,18 +198,22 @@ class Ring {
     return args_.kv.pool + block * args_.kv.block_stride + (current_.head_offset + offset);
   }
 
-  __device__ unsigned RowHalves() const { return S::kExact ? kDim : static_cast<unsigned>(args_.head_dim); }
+  __device__ unsigned RowHalves() const {
+    return S::kExact ? kDim : static_cast<unsigned>(args_.head_dim);
+  }
 
   __device__ void IssueKeys(uint32_t to) {
     const unsigned page = warp_ * kKeyUnits + static_cast<unsigned>(unit_);
-    if (current_.chunk * kChunkPages + static_cast<int>(page) >= current_.num_pages) return;  // masked, whatever
+    if (current_.chunk * kChunkPages + static_cast<int>(page) >= current_.num_pages)
+      return;  // masked, whatever
     const Half* from = PageStart(page, args_.kv.key_offset);
 #pragma unroll
     for (unsigned turn = 0; turn < S::kCopies; ++turn) {
       const unsigned i = turn * kWarpThreads + lane_;
       const unsigned key = i / S::kKeyPieces, piece = i % S::kKeyPieces;
       if (!S::kExact && piece * kPieceHalves >= RowHalves()) continue;
-      CopyAsync16(to + SwizzledOffset<S::kKeyPieces>(key, piece), from + (key * RowHalves() + piece * kPieceHalves));
+      CopyAsync16(to + SwizzledOffset<S::kKeyPieces>(key, piece),
+                  from + (key * RowHalves() + piece * kPieceHalves));
     }
   }
 
@@ -211,7 +221,7 @@ class Ring {
   __device__ void IssueValues(uint32_t to) {
     const unsigned first_page = static_cast<unsigned>(unit_ - kKeyUnits) * kTilePages;
     const int pages = current_.num_pages - current_.chunk * kChunkPages - static_cast<int>(first_page);
-    if (pages <= 0) return;  // the tile is left out
+    if (pages <= 0) return;                                    // the tile is left out
     constexpr unsigned kPageCopies = S::kCopies / kTilePages;  // a lane and page
 #pragma unroll
     for (unsigned page = 0; page < kTilePages; ++page) {
@@ -247,8 +257,8 @@ class SplitTile {
   using S = Shape<kDim>;
 
  public:
-  __device__ SplitTile(const AttentionArgs& args, const AttentionItem& item, int kv_head, BlockShared<kDim>* shared,
-                       Ring<kDim>* ring, unsigned warp, unsigned lane)
+  __device__ SplitTile(const AttentionArgs& args, const AttentionItem& item, int kv_head,
+                       BlockShared<kDim>* shared, Ring<kDim>* ring, unsigned warp, unsigned lane)
       : args_(args),
         item_(item),
         kv_head_(kv_head),
@@ -277,7 +287,8 @@ class SplitTile {
       if (chunk_begin == 0) {
         Fold(state, chunk == 0, c_, &folded);
       } else {
-        StorePartial(item_.first_partial + chunk - chunk_begin, state.max, state.sum.x[0], state.sum.x[2], state.out);
+        StorePartial(item_.first_partial + chunk - chunk_begin, state.max, state.sum.x[0], state.sum.x[2],
+                     state.out);
       }
     }
     if (item_.num_partials == 1) {
@@ -384,8 +395,8 @@ class SplitTile {
 
   // A partial: O [16][head_dim], m [16], l [16].
   __device__ float* Partial(int partial) const {
-    return args_.partials + (static_cast<int64_t>(partial) * args_.num_kv_heads + kv_head_) *
-                                (kRows * (args_.head_dim + 2));
+    return args_.partials +
+           (static_cast<int64_t>(partial) * args_.num_kv_heads + kv_head_) * (kRows * (args_.head_dim + 2));
   }
 
   __device__ void StorePartial(int partial, const float (&max)[2], float sum0, float sum1,
@@ -424,8 +435,8 @@ class SplitTile {
     return shared_.last_item;
   }
 
-  // The fold over the tile's partials; a thread takes four columns of a row at a time. Partials are asked for some at a
-  // time, since a fold takes less than a load.
+  // The fold over the tile's partials; a thread takes four columns of a row at a time. Partials are asked for
+  // some at a time, since a fold takes less than a load.
   __device__ void MergePartials() {
     const unsigned d = args_.head_dim, row_pieces = d / 4;
     const int64_t stride = static_cast<int64_t>(args_.num_kv_heads) * (kRows * (d + 2));
@@ -494,7 +505,8 @@ __global__ void __launch_bounds__(kThreads)
   if (!early) ring.Fill();
   const unsigned kv_heads = args.num_kv_heads;
   for (unsigned w = blockIdx.x; w < static_cast<unsigned>(num_work); w += gridDim.x) {
-    SplitTile<kDim> tile(args, work.items[w / kv_heads], static_cast<int>(w % kv_heads), &shared, &ring, warp, lane);
+    SplitTile<kDim> tile(args, work.items[w / kv_heads], static_cast<int>(w % kv_heads), &shared, &ring, warp,
+                         lane);
     tile.Run();
   }
   WaitForCopies<0>();

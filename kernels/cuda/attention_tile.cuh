@@ -1,6 +1,6 @@
-// What the attention kernels share, so that they give the same bits: the numerics of a tile, of a chunk and of
-// the fold, and the layout of tiles in shared memory. Fragments are those of mma.cuh, g = lane / 4, t = lane % 4:
-// a lane holds values of the tile's virtual rows g and g + 8, called its rows 0 and 1.
+// What the attention kernels share, so that they give the same bits: the numerics of a tile, of a chunk and
+// of the fold, and the layout of tiles in shared memory. Fragments are those of mma.cuh, g = lane / 4, t =
+// lane % 4: a lane holds values of the tile's virtual rows g and g + 8, called its rows 0 and 1.
 #pragma once
 
 #include "kernels/cuda/attention.h"
@@ -28,7 +28,8 @@ __device__ inline uint32_t SwizzledOffset(unsigned row, unsigned piece) {
 // B operands of S = Q K^T: keys first_key .. + 15, columns 16 step .. + 15 of a K tile; n-tile 0 and 1 hold 8
 // keys each.
 template <unsigned kPieces>
-__device__ inline void LoadKeys(FragmentB (&b)[2], uint32_t tile, unsigned first_key, unsigned step, unsigned lane) {
+__device__ inline void LoadKeys(FragmentB (&b)[2], uint32_t tile, unsigned first_key, unsigned step,
+                                unsigned lane) {
   const unsigned key = first_key + lane % 8 + lane / 16 * 8;
   uint32_t x[4];
   LoadMatrices(x, tile + SwizzledOffset<kPieces>(key, 2 * step + lane / 8 % 2));
@@ -39,7 +40,8 @@ __device__ inline void LoadKeys(FragmentB (&b)[2], uint32_t tile, unsigned first
 // B operands of O += P V: keys first_key .. + 15, columns 16 pair .. + 15 of a V tile; n-tile 0 and 1 hold 8
 // columns each.
 template <unsigned kPieces>
-__device__ inline void LoadValues(FragmentB (&b)[2], uint32_t tile, unsigned first_key, unsigned pair, unsigned lane) {
+__device__ inline void LoadValues(FragmentB (&b)[2], uint32_t tile, unsigned first_key, unsigned pair,
+                                  unsigned lane) {
   const unsigned key = first_key + lane % 16;
   uint32_t x[4];
   LoadMatricesTransposed(x, tile + SwizzledOffset<kPieces>(key, 2 * pair + lane / 16));
@@ -52,8 +54,8 @@ __device__ inline float ScoreScale(int head_dim) {
   return __fdiv_rn(kLog2E, std::sqrt(static_cast<float>(head_dim)));
 }
 
-// 2^x for x <= 0 (or a rounding error above), or minus infinity: the bits of Exp2, except that what lies below
-// 2^-64, which fp16 cannot tell from 0, stays above 0.
+// 2^x for x <= 0 (or a rounding error above), or minus infinity: the bits of Exp2, except that what lies
+// below 2^-64, which fp16 cannot tell from 0, stays above 0.
 __device__ inline float Exp2ForHalf(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's last place is 1
   x = fmaxf(x, -64.0f);
@@ -71,8 +73,8 @@ __device__ inline float RescaleFactor(float from, float to, float c) {
 // P of two neighbouring keys of a row. A row that has seen no key yet has max = -inf and only masked scores.
 __device__ inline uint32_t Probabilities(float score0, float score1, float max, float c) {
   const float offset = max == -INFINITY ? 0.0f : -__fmul_rn(max, c);
-  const __half2 p = __floats2half2_rn(Exp2ForHalf(__fmaf_rn(score0, c, offset)),
-                                      Exp2ForHalf(__fmaf_rn(score1, c, offset)));
+  const __half2 p =
+      __floats2half2_rn(Exp2ForHalf(__fmaf_rn(score0, c, offset)), Exp2ForHalf(__fmaf_rn(score1, c, offset)));
   return *reinterpret_cast<const uint32_t*>(&p);
 }
 
@@ -89,7 +91,8 @@ __device__ inline FragmentB Ones() {
 }
 
 // Scores of 8 keys from `first_key` on: minus infinity where the key lies behind the row.
-__device__ inline void MaskScores(FragmentC& scores, int first_key, const int (&positions)[2], unsigned lane) {
+__device__ inline void MaskScores(FragmentC& scores, int first_key, const int (&positions)[2],
+                                  unsigned lane) {
   const int key = first_key + static_cast<int>(lane % 4 * 2);
   if (key > positions[0]) scores.x[0] = -INFINITY;
   if (key + 1 > positions[0]) scores.x[1] = -INFINITY;
@@ -126,8 +129,8 @@ struct ChunkState {
     for (int i = 0; i < kTiles; ++i) out[i] = {};
   }
 
-  // Before the products of a tile after which the maxima are `new_max`. A row whose maximum stays is multiplied
-  // by 1, which changes nothing.
+  // Before the products of a tile after which the maxima are `new_max`. A row whose maximum stays is
+  // multiplied by 1, which changes nothing.
   __device__ void Rescale(const float (&new_max)[2], float c) {
     const bool changed = new_max[0] != max[0] || new_max[1] != max[1];
     if (!__any_sync(0xFFFFFFFFu, changed)) return;
@@ -200,16 +203,17 @@ struct LaneRows {
 };
 
 // Where head_dim values of a virtual row of the item's run stand in q and out.
-__device__ inline int64_t RowOffset(const AttentionArgs& args, const AttentionItem& item, unsigned virtual_row,
-                                    int kv_head) {
+__device__ inline int64_t RowOffset(const AttentionArgs& args, const AttentionItem& item,
+                                    unsigned virtual_row, int kv_head) {
   const unsigned group = static_cast<unsigned>(args.num_heads) / static_cast<unsigned>(args.num_kv_heads);
   const unsigned row = virtual_row / group, head = virtual_row % group;
-  return (static_cast<int64_t>(item.first_row + static_cast<int>(row)) * args.num_heads + kv_head * group + head) *
+  return (static_cast<int64_t>(item.first_row + static_cast<int>(row)) * args.num_heads + kv_head * group +
+          head) *
          args.head_dim;
 }
 
-__device__ inline LaneRows MakeLaneRows(const AttentionArgs& args, const AttentionItem& item, int first, int kv_head,
-                                        unsigned lane) {
+__device__ inline LaneRows MakeLaneRows(const AttentionArgs& args, const AttentionItem& item, int first,
+                                        int kv_head, unsigned lane) {
   const unsigned group = static_cast<unsigned>(args.num_heads) / static_cast<unsigned>(args.num_kv_heads);
   LaneRows rows;
 #pragma unroll
@@ -225,14 +229,14 @@ __device__ inline LaneRows MakeLaneRows(const AttentionArgs& args, const Attenti
 }
 
 // The Q operand of columns 16 step .. 16 step + 15; zeros beyond head_dim.
-__device__ inline FragmentA LoadQuery(const AttentionArgs& args, const LaneRows& rows, int step, unsigned lane) {
+__device__ inline FragmentA LoadQuery(const AttentionArgs& args, const LaneRows& rows, int step,
+                                      unsigned lane) {
   FragmentA q;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int column = step * 16 + static_cast<int>(lane % 4 * 2) + i / 2 * 8;
-    q.x[i] = column < args.head_dim
-                 ? *reinterpret_cast<const uint32_t*>(args.q + rows.offset[i % 2] + column)
-                 : 0u;
+    q.x[i] = column < args.head_dim ? *reinterpret_cast<const uint32_t*>(args.q + rows.offset[i % 2] + column)
+                                    : 0u;
   }
   return q;
 }

@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kThreads) RmsNormShortKernel(RmsNormArgs args)
   for (int i = 0; i < kValues; ++i) values[i] = i < count ? x[i * kVirtualLanes] : 0.0f;
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) sum = __fmaf_rn(values[i], values[i], sum);  // zeros behind the last change nothing
+  for (int i = 0; i < kValues; ++i)
+    sum = __fmaf_rn(values[i], values[i], sum);  // zeros behind the last change nothing
 #pragma unroll
   for (int width = kVirtualLanes / 2; width >= 1; width /= 2) {
     sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, width, kVirtualLanes));
@@ -76,7 +77,8 @@ __global__ void __launch_bounds__(kThreads) RmsNormShortKernel(RmsNormArgs args)
 cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
   if (args.size % kVirtualLanes != 0 || args.size > kMaxSize) return cudaErrorInvalidValue;
   const bool is_short = NormGroups(args.size) <= kThreads / kVirtualLanes;
-  return LaunchDependent(is_short ? RmsNormShortKernel : RmsNormKernel, args.num_rows, kThreads, 0, stream, args);
+  return LaunchDependent(is_short ? RmsNormShortKernel : RmsNormKernel, args.num_rows, kThreads, 0, stream,
+                         args);
 }
 
 }  // namespace ridge::kernels::cuda

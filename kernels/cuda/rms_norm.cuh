@@ -1,9 +1,10 @@
-// RMSNorm as device functions: the standalone kernel and the prologues of matmuls share them, and with them the
-// bits.
+// RMSNorm as device functions: the standalone kernel and the prologues of matmuls share them, and with them
+// the bits.
 //
-// out[i] = fp16(x[i] * scale * weight[i]), scale = 1 / sqrt(sum of squares / size + eps). The squares are summed
-// per group of kNormGroup (256) columns in kVirtualLanes (16) chains of fused multiply-adds, column i in chain
-// i % 16; chains are added by halves, groups in ascending order. kernels/cpu does the same: equal bits.
+// out[i] = fp16(x[i] * scale * weight[i]), scale = 1 / sqrt(sum of squares / size + eps). The squares are
+// summed per group of kNormGroup (256) columns in kVirtualLanes (16) chains of fused multiply-adds, column i
+// in chain i % 16; chains are added by halves, groups in ascending order. kernels/cpu does the same: equal
+// bits.
 #pragma once
 
 #include "kernels/cuda/rounding.cuh"

@@ -10,12 +10,12 @@
 namespace ridge::kernels::cuda {
 
 struct RmsNormArgs {
-  const float* x;         // row r at x + rows[r] * size, or x + r * size where rows is null
-  const int32_t* rows;    // [num_rows] or null: the rows to take (those that want an output)
-  const float* weight;    // [size]
-  Half* out;              // [num_rows][size]
+  const float* x;       // row r at x + rows[r] * size, or x + r * size where rows is null
+  const int32_t* rows;  // [num_rows] or null: the rows to take (those that want an output)
+  const float* weight;  // [size]
+  Half* out;            // [num_rows][size]
   int32_t num_rows;
-  int32_t size;           // a multiple of 16, at most 65,536
+  int32_t size;  // a multiple of 16, at most 65,536
   float eps;
   unsigned long long* saturations;  // grows by what fp16 could not hold
 };

@@ -2,10 +2,10 @@
 //   out_i = fp16(fma(x_i, cos_i, -(x_j sin_i))), out_j = fp16(fma(x_j, cos_i, x_i sin_i));
 // v is rounded. Queries go to rows, keys and values to the KV pool: block_tables[slot][position / 16].
 //
-// Geometry: a warp a row and head, 8 warps a block; a lane takes neighbouring pairs: 8-byte loads, 4-byte stores.
-// Alignment: qkv 8 bytes, q and pool 4 bytes. Shared memory: none.
-// Bytes: 6 a value and 4 d a row for the angles. FLOPs: 3 a value of q and k. Reference: reference::RmsNorm
-// without the rounding, reference::RotateHead, reference::RoundRow (the same bits).
+// Geometry: a warp a row and head, 8 warps a block; a lane takes neighbouring pairs: 8-byte loads, 4-byte
+// stores. Alignment: qkv 8 bytes, q and pool 4 bytes. Shared memory: none. Bytes: 6 a value and 4 d a row for
+// the angles. FLOPs: 3 a value of q and k. Reference: reference::RmsNorm without the rounding,
+// reference::RotateHead, reference::RoundRow (the same bits).
 #include "kernels/cuda/rope_kv.h"
 
 #include "kernels/cuda/launch.cuh"

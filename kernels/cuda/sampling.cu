@@ -7,8 +7,8 @@
 // Greedy rows leave the filter and Draw at once.
 //
 // Geometry: 256 threads a part of 4,096 ids; 256 threads a row for Finish. Shared memory: 8 bytes a slice for
-// Finish. Alignment: logits 16 bytes. Bytes: the row twice, four to six times with a filter (L2 after the first).
-// Reference: reference::SampleToken, reference::LogSumExp (the same token and bits).
+// Finish. Alignment: logits 16 bytes. Bytes: the row twice, four to six times with a filter (L2 after the
+// first). Reference: reference::SampleToken, reference::LogSumExp (the same token and bits).
 #include "kernels/cuda/sampling.h"
 
 #include "kernels/cuda/launch.cuh"
@@ -35,7 +35,8 @@ __device__ float SumLanes(float value) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    SliceStatsKernel(const __grid_constant__ SamplingArgs args, const __grid_constant__ SamplingBuffers buffers) {
+    SliceStatsKernel(const __grid_constant__ SamplingArgs args,
+                     const __grid_constant__ SamplingBuffers buffers) {
   __shared__ uint64_t shared[32];
   WaitForPriorKernel();
   LaunchNextKernel();
@@ -104,7 +105,8 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t top = CandidateId(row_best);
   float best_value = __fadd_rn(sampler.max_x, GumbelFromWord(NoiseWords(sampler, top)[top & 3]));
   uint64_t best = kNoCandidate;
-  for (int first = part * kPart + 4 * threadIdx.x; first < min((part + 1) * kPart, args.vocab); first += 4 * kThreads) {
+  for (int first = part * kPart + 4 * threadIdx.x; first < min((part + 1) * kPart, args.vocab);
+       first += 4 * kThreads) {
     const float4 loaded = *reinterpret_cast<const float4*>(logits + first);
     const float values[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
     PhiloxCounter words{};
@@ -129,8 +131,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) buffers.part_draw[row * buffers.parts + part] = best;
 }
 
-// ln of the sum of e^x from the slices' maxima and sums, valid in thread 0. The factors of every step of the fold
-// are found by all threads; the steps themselves go one after the other.
+// ln of the sum of e^x from the slices' maxima and sums, valid in thread 0. The factors of every step of the
+// fold are found by all threads; the steps themselves go one after the other.
 __device__ float FoldSlices(const float* slice_max, const float* slice_sum, int slices, float2* steps) {
   __shared__ float warp_max[kThreads / 32];
   const int each = (slices + kThreads - 1) / kThreads;
@@ -175,7 +177,8 @@ __global__ void __launch_bounds__(kThreads)
   if (target.slot < 0) return;
   const uint64_t top = RowBest(buffers.part_best + row * buffers.parts, buffers.parts);
   const RowSampler sampler(args.slots[target.slot], target.position, top);
-  const uint64_t chosen = sampler.greedy ? top : RowBest(buffers.part_draw + row * buffers.parts, buffers.parts);
+  const uint64_t chosen =
+      sampler.greedy ? top : RowBest(buffers.part_draw + row * buffers.parts, buffers.parts);
   const int32_t token = CandidateId(chosen);
   float log_sum = 0.0f;
   if (sampler.settings.logprobs != 0) {
@@ -186,11 +189,13 @@ __global__ void __launch_bounds__(kThreads)
   args.tokens[row] = token;
   args.logprobs[row] =
       sampler.settings.logprobs != 0 ? __fsub_rn(args.logits[row * args.row_stride + token], log_sum) : 0.0f;
-  if (row + 1 == args.num_rows || args.rows[row + 1].slot != target.slot) args.last_tokens[target.slot] = token;
+  if (row + 1 == args.num_rows || args.rows[row + 1].slot != target.slot)
+    args.last_tokens[target.slot] = token;
 }
 
-__global__ void __launch_bounds__(kThreads) TakeBestKernel(uint64_t* best, const SampleRow* rows, int num_rows,
-                                                           int32_t* last_tokens, int32_t* tokens) {
+__global__ void __launch_bounds__(kThreads)
+    TakeBestKernel(uint64_t* best, const SampleRow* rows, int num_rows, int32_t* last_tokens,
+                   int32_t* tokens) {
   WaitForPriorKernel();
   LaunchNextKernel();
   const int row = blockIdx.x * kThreads + threadIdx.x;
@@ -245,14 +250,14 @@ cudaError_t LaunchSampling(const SamplingArgs& args, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   error = LaunchDependent(DrawKernel, parts, kThreads, 0, stream, args, buffers);
   if (error != cudaSuccess) return error;
-  return LaunchDependent(FinishKernel, dim3(args.num_rows), kThreads, buffers.slices * sizeof(float2), stream, args,
-                         buffers);
+  return LaunchDependent(FinishKernel, dim3(args.num_rows), kThreads, buffers.slices * sizeof(float2), stream,
+                         args, buffers);
 }
 
 cudaError_t LaunchTakeBest(uint64_t* best, const SampleRow* rows, int32_t num_rows, int32_t* last_tokens,
                            int32_t* tokens, cudaStream_t stream) {
-  return LaunchDependent(TakeBestKernel, dim3((num_rows + kThreads - 1) / kThreads), kThreads, 0, stream, best, rows,
-                         num_rows, last_tokens, tokens);
+  return LaunchDependent(TakeBestKernel, dim3((num_rows + kThreads - 1) / kThreads), kThreads, 0, stream,
+                         best, rows, num_rows, last_tokens, tokens);
 }
 
 }  // namespace ridge::kernels::cuda

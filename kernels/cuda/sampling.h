@@ -31,12 +31,12 @@ struct SamplingArgs {
   int64_t row_stride;   // a multiple of 4
   int32_t num_rows;
   int32_t vocab;
-  const SampleRow* rows;        // [num_rows]
-  const SlotSampling* slots;    // [slots]
-  int32_t* last_tokens;         // [slots]: becomes the sampled token. Of several rows of a slot the last one counts
-  int32_t* tokens;              // [num_rows]
-  float* logprobs;              // [num_rows]; 0 where not wanted
-  void* workspace;              // SamplingWorkspaceBytes(num_rows, vocab), 16-byte aligned; needs no clearing
+  const SampleRow* rows;      // [num_rows]
+  const SlotSampling* slots;  // [slots]
+  int32_t* last_tokens;  // [slots]: becomes the sampled token. Of several rows of a slot the last one counts
+  int32_t* tokens;       // [num_rows]
+  float* logprobs;       // [num_rows]; 0 where not wanted
+  void* workspace;       // SamplingWorkspaceBytes(num_rows, vocab), 16-byte aligned; needs no clearing
 };
 
 size_t SamplingWorkspaceBytes(int32_t max_rows, int32_t vocab);
@@ -44,8 +44,8 @@ size_t SamplingWorkspaceBytes(int32_t max_rows, int32_t vocab);
 // Five kernels; rows that do not need one leave it at once.
 [[nodiscard]] cudaError_t LaunchSampling(const SamplingArgs& args, cudaStream_t stream);
 
-// Greedy rows whose best token the lm_head matmul found: `best[row]` is the largest PackCandidate (sampling_row.cuh) over the
-// vocabulary, and 0 again afterwards.
+// Greedy rows whose best token the lm_head matmul found: `best[row]` is the largest PackCandidate
+// (sampling_row.cuh) over the vocabulary, and 0 again afterwards.
 [[nodiscard]] cudaError_t LaunchTakeBest(uint64_t* best, const SampleRow* rows, int32_t num_rows,
                                          int32_t* last_tokens, int32_t* tokens, cudaStream_t stream);
 

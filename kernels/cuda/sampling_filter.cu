@@ -1,12 +1,13 @@
-// top_k and top_p without a sort. Candidates are ordered by (logit, lowest id); every filter keeps a prefix of
-// that order, so that what is kept is said by the last candidate that is: threshold[row]. Both filters are one
-// rule: a candidate is kept while the measure of those before it is less than a limit, where top_k measures 1
-// and has the limit k, top_p measures floor(e^(x - max x) * 2^40) and has the limit floor(top_p * total).
+// top_k and top_p without a sort. Candidates are ordered by (logit, lowest id); every filter keeps a prefix
+// of that order, so that what is kept is said by the last candidate that is: threshold[row]. Both filters are
+// one rule: a candidate is kept while the measure of those before it is less than a limit, where top_k
+// measures 1 and has the limit k, top_p measures floor(e^(x - max x) * 2^40) and has the limit floor(top_p *
+// total).
 //
 // Two kernels. The first counts and weighs the candidates that min_p leaves in 256 buckets by their distance
-// from the largest. The second finds the bucket where the limit is crossed, gathers its candidates and finds the
-// last kept one by a radix selection over the bits in which they differ, 8 at a time. A bucket that is too large
-// to gather is read again for each digit. Sums are of integers: their order is free.
+// from the largest. The second finds the bucket where the limit is crossed, gathers its candidates and finds
+// the last kept one by a radix selection over the bits in which they differ, 8 at a time. A bucket that is
+// too large to gather is read again for each digit. Sums are of integers: their order is free.
 //
 // Geometry: 256 threads a part of 4,096 ids, then 1,024 threads a row. Shared memory: 3 KiB, then 38 KiB.
 // Bytes: the row two to four times (L2). Reference: reference::KeptIds (the same ids).
@@ -23,8 +24,8 @@ constexpr int kGathered = 4096;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 
-// Sums of weights <= 2^40 of at most kSamplingPart = 2^12 candidates a bucket, in 32-bit parts, which shared memory
-// adds by itself: bits 0 .. 19, bits 20 .. 39, and how many are 2^40.
+// Sums of weights <= 2^40 of at most kSamplingPart = 2^12 candidates a bucket, in 32-bit parts, which shared
+// memory adds by itself: bits 0 .. 19, bits 20 .. 39, and how many are 2^40.
 struct BucketSums {
   uint32_t counts[kSamplingBuckets];
   uint32_t low[kSamplingBuckets];
@@ -87,7 +88,7 @@ struct SelectShared {
   unsigned long long counts[kSamplingBuckets];
   unsigned long long digits[kDigits];
   uint64_t gathered[kGathered];
-  int num_gathered;  // may exceed kGathered: then they were not all kept
+  int num_gathered;      // may exceed kGathered: then they were not all kept
   uint64_t first, last;  // of the bucket's candidates
   // Of Cross.
   int crossing;
@@ -163,8 +164,8 @@ class Selection {
     return sum;
   }
 
-  // Goes through 256 measures, in descending order where asked, until their sum reaches `limit`: leaves the place
-  // in shared_.crossing and returns the sum before it. The sum of all is no less than the limit.
+  // Goes through 256 measures, in descending order where asked, until their sum reaches `limit`: leaves the
+  // place in shared_.crossing and returns the sum before it. The sum of all is no less than the limit.
   __device__ uint64_t Cross(const unsigned long long* measures, bool descending, uint64_t limit) {
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -200,7 +201,8 @@ class Selection {
     return measure == Measure::kCount ? 1 : sampler_.Weight(sampler_.X(CandidateValue(candidate)));
   }
 
-  // Calls task(candidate) for the candidates of a bucket, in any order. Gathers them first where they are not.
+  // Calls task(candidate) for the candidates of a bucket, in any order. Gathers them first where they are
+  // not.
   template <class Task>
   __device__ void ForEach(int bucket, const Task& task) {
     if (gathered_bucket_ != bucket) Gather(bucket);
@@ -220,9 +222,8 @@ class Selection {
     if (shared_.counts[bucket] > kGathered) {
       if (threadIdx.x == 0) shared_.num_gathered = kGathered + 1;
     } else {
-      Scan(bucket, [&](uint64_t candidate) {
-        shared_.gathered[atomicAdd(&shared_.num_gathered, 1)] = candidate;
-      });
+      Scan(bucket,
+           [&](uint64_t candidate) { shared_.gathered[atomicAdd(&shared_.num_gathered, 1)] = candidate; });
     }
     __syncthreads();
   }
@@ -232,8 +233,8 @@ class Selection {
   __device__ void Scan(int bucket, const Task& task) const {
     const float* logits = args_.logits + row_ * args_.row_stride;
     const float* slice_max = buffers_.slice_max + static_cast<int64_t>(row_) * buffers_.slices;
-    // Most candidates are ruled out by bounds of the bucket's logits that need no division; the margin is wider than
-    // what rounding makes of them.
+    // Most candidates are ruled out by bounds of the bucket's logits that need no division; the margin is
+    // wider than what rounding makes of them.
     const float t = sampler_.settings.temperature;
     const float margin = 1e-5f * (fabsf(sampler_.max_x) + kSamplingBuckets / 8) * t;
     const float above = (sampler_.max_x - static_cast<float>(bucket) / 8.0f) * t + margin;
@@ -272,17 +273,19 @@ class Selection {
     }
     __syncthreads();
     if (threadIdx.x % 32 == 0) {
-      atomicMax(reinterpret_cast<unsigned long long*>(&shared_.first), static_cast<unsigned long long>(first));
+      atomicMax(reinterpret_cast<unsigned long long*>(&shared_.first),
+                static_cast<unsigned long long>(first));
       atomicMin(reinterpret_cast<unsigned long long*>(&shared_.last), static_cast<unsigned long long>(last));
     }
     __syncthreads();
   }
 
-  // The last candidate of a bucket that is kept, of those from `floor` on, where `before` is the measure of the
-  // buckets before it.
+  // The last candidate of a bucket that is kept, of those from `floor` on, where `before` is the measure of
+  // the buckets before it.
   __device__ uint64_t LastKept(int bucket, Measure measure, uint64_t before, uint64_t limit, uint64_t floor) {
     FindRange(bucket);
-    int bits = 64 - __clzll(static_cast<long long>(shared_.first ^ shared_.last));  // that are not decided yet
+    int bits =
+        64 - __clzll(static_cast<long long>(shared_.first ^ shared_.last));  // that are not decided yet
     uint64_t prefix = bits == 64 ? 0 : shared_.first >> bits;
     while (bits > 0) {
       const int width = min(bits, kDigitBits);
@@ -328,9 +331,10 @@ __global__ void __launch_bounds__(kSelectThreads)
 
 }  // namespace
 
-cudaError_t LaunchSamplingFilter(const SamplingArgs& args, const SamplingBuffers& buffers, cudaStream_t stream) {
-  const cudaError_t error =
-      LaunchDependent(BucketKernel, dim3(buffers.parts, args.num_rows), kSamplingThreads, 0, stream, args, buffers);
+cudaError_t LaunchSamplingFilter(const SamplingArgs& args, const SamplingBuffers& buffers,
+                                 cudaStream_t stream) {
+  const cudaError_t error = LaunchDependent(BucketKernel, dim3(buffers.parts, args.num_rows),
+                                            kSamplingThreads, 0, stream, args, buffers);
   if (error != cudaSuccess) return error;
   return LaunchDependent(SelectKernel, dim3(args.num_rows), kSelectThreads, 0, stream, args, buffers);
 }

@@ -7,7 +7,8 @@
 
 namespace ridge::kernels::cuda {
 
-// Fills buffers.threshold of the rows that have top_k or top_p, from logits and buffers.part_best and slice_max.
+// Fills buffers.threshold of the rows that have top_k or top_p, from logits and buffers.part_best and
+// slice_max.
 [[nodiscard]] cudaError_t LaunchSamplingFilter(const SamplingArgs& args, const SamplingBuffers& buffers,
                                                cudaStream_t stream);
 

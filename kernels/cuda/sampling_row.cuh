@@ -17,7 +17,8 @@ inline constexpr int kSamplingThreads = 256;
 // Buckets of ids by how far logit / temperature is below the largest: eighths, the last one takes the rest.
 inline constexpr int kSamplingBuckets = 256;
 
-// A value and its id as an integer that orders candidates: the larger value first, of equal ones the lower id.
+// A value and its id as an integer that orders candidates: the larger value first, of equal ones the lower
+// id.
 __host__ __device__ inline uint64_t PackCandidate(float value, int32_t id) {
   const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);  // -0 is equal to 0
   const uint32_t key = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;

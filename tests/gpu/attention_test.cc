@@ -27,8 +27,8 @@ struct Heads {
   int head_dim;
 };
 
-// How the work is cut: by AttentionPrefill, by AttentionSplit with all keys of a tile in one item, with one chunk an
-// item, or with two.
+// How the work is cut: by AttentionPrefill, by AttentionSplit with all keys of a tile in one item, with one
+// chunk an item, or with two.
 enum class Cut { kPrefill, kSplitWhole, kSplitChunks, kSplitPairs };
 
 constexpr Cut kAllCuts[] = {Cut::kPrefill, Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs};
@@ -166,7 +166,8 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     const auto [heads, kv_heads, d] = GetParam();
     const KvLayer kv = KvLayerOf(nullptr, kLayers, kLayer, kv_heads, d);
     const int num_keys = position + 1;
-    std::vector<float> keys(static_cast<size_t>(num_keys) * d), values(keys.size()), q(d), expected(d), exact(d);
+    std::vector<float> keys(static_cast<size_t>(num_keys) * d), values(keys.size()), q(d), expected(d),
+        exact(d);
     for (int head = 0; head < heads; ++head) {
       const int kv_head = head / (heads / kv_heads);
       for (int key = 0; key < num_keys; ++key) {
@@ -202,7 +203,8 @@ TEST_P(AttentionTest, IsWithinAnUlpOfTheReferenceAtEveryLengthOfContext) {
   const std::vector<int> lengths = {1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 513, 1000, 2049};
   SetUpSequences(lengths);
   std::vector<Part> parts;
-  for (size_t s = 0; s < lengths.size(); ++s) parts.push_back({static_cast<int>(s), lengths[s] - 1, lengths[s]});
+  for (size_t s = 0; s < lengths.size(); ++s)
+    parts.push_back({static_cast<int>(s), lengths[s] - 1, lengths[s]});
   for (const Cut cut : {Cut::kSplitWhole, Cut::kSplitChunks}) {
     const std::vector<Half> out = Run(parts, cut);
     for (size_t s = 0; s < lengths.size(); ++s)
@@ -213,7 +215,8 @@ TEST_P(AttentionTest, IsWithinAnUlpOfTheReferenceAtEveryLengthOfContext) {
 TEST_P(AttentionTest, PrefillIsWithinAnUlpOfTheReference) {
   SetUpSequences({700, 65});
   const std::vector<Half> out = Run({{0, 0, 700}, {1, 0, 65}}, Cut::kPrefill);
-  for (int row : {0, 1, 15, 16, 63, 64, 100, 255, 256, 300, 511, 512, 699}) ExpectCloseToReference(out, row, 0, row);
+  for (int row : {0, 1, 15, 16, 63, 64, 100, 255, 256, 300, 511, 512, 699})
+    ExpectCloseToReference(out, row, 0, row);
   for (int row : {0, 17, 64}) ExpectCloseToReference(out, 700 + row, 1, row);
 }
 
@@ -222,8 +225,8 @@ TEST_P(AttentionTest, LongContextIsWithinAnUlpOfTheReference) {
   ExpectCloseToReference(Run({{0, 8191, 8192}}, Cut::kSplitChunks), 0, 0, 8191);
 }
 
-// A row gives the same bits in a whole prefill, in a chunk of any size, as a decode row, and for every cut of its
-// keys.
+// A row gives the same bits in a whole prefill, in a chunk of any size, as a decode row, and for every cut of
+// its keys.
 TEST_P(AttentionTest, ChunksAndCutsChangeNoBit) {
   constexpr int kLength = 1100;
   SetUpSequences({kLength});
@@ -249,7 +252,7 @@ TEST_P(AttentionTest, ChunksAndCutsChangeNoBit) {
 TEST_P(AttentionTest, OtherRowsOfTheStepChangeNoBit) {
   const std::vector<int> lengths = {1, 40, 300, 777, 1500, 256, 129};
   SetUpSequences(lengths);
-  const std::vector<Part> parts = {{0, 0, 1},       {1, 0, 40},     {2, 299, 300}, {3, 500, 777},
+  const std::vector<Part> parts = {{0, 0, 1},       {1, 0, 40},    {2, 299, 300}, {3, 500, 777},
                                    {4, 1499, 1500}, {5, 250, 256}, {6, 0, 129}};
   for (const Cut cut : kAllCuts) {
     const std::vector<Half> together = Run(parts, cut);
@@ -264,8 +267,9 @@ TEST_P(AttentionTest, OtherRowsOfTheStepChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
-                         testing::Values(Heads{12, 2, 128}, Heads{9, 3, 64}, Heads{4, 4, 16}, Heads{16, 1, 80},
-                                         Heads{2, 2, 256}, Heads{14, 2, 64}, Heads{5, 1, 128}),
+                         testing::Values(Heads{12, 2, 128}, Heads{9, 3, 64}, Heads{4, 4, 16},
+                                         Heads{16, 1, 80}, Heads{2, 2, 256}, Heads{14, 2, 64},
+                                         Heads{5, 1, 128}),
                          [](const testing::TestParamInfo<Heads>& shape) {
                            return std::to_string(shape.param.num_heads) + "Of" +
                                   std::to_string(shape.param.num_kv_heads) + "By" +

@@ -13,8 +13,8 @@ inline double HalfUlp(double value) {
   return std::ldexp(1.0, exponent - 10);
 }
 
-// The largest difference of two rows, each in units at the larger of the expected value and the row's root mean
-// square: a sum that happens to cancel cannot be closer than its terms were.
+// The largest difference of two rows, each in units at the larger of the expected value and the row's root
+// mean square: a sum that happens to cancel cannot be closer than its terms were.
 inline double LargestErrorInUlps(const std::vector<float>& got, const std::vector<float>& expected) {
   double squares = 0;
   for (float value : expected) squares += double{value} * value;

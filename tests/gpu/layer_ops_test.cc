@@ -47,11 +47,13 @@ TEST(Embedding, WidensTheTokensRowOfThePackedTable) {
   const int vocab = 50, hidden = 208;
   const std::vector<Half> table = ToHalves(Random(vocab * hidden, 1.0f, 1));
   DeviceBuffer<Half> rows(table), packed(static_cast<size_t>(PackedSize(vocab, hidden)));
-  ASSERT_CUDA_OK(LaunchPackRows(rows.data(), 0, vocab, {packed.data(), hidden, 0, RowPlacement::kPlain}, nullptr));
+  ASSERT_CUDA_OK(
+      LaunchPackRows(rows.data(), 0, vocab, {packed.data(), hidden, 0, RowPlacement::kPlain}, nullptr));
   // Negative entries are slots, whose last tokens are 31 and 7.
   DeviceBuffer<int32_t> tokens(std::vector<int32_t>{0, 49, -1, 16, -2}), last(std::vector<int32_t>{31, 7});
   DeviceBuffer<float> residual(5 * hidden);
-  ASSERT_CUDA_OK(LaunchEmbedding({tokens.data(), last.data(), packed.data(), residual.data(), 5, hidden}, nullptr));
+  ASSERT_CUDA_OK(
+      LaunchEmbedding({tokens.data(), last.data(), packed.data(), residual.data(), 5, hidden}, nullptr));
   std::vector<float> expected;
   for (int token : {0, 49, 31, 16, 7}) {
     for (int i = 0; i < hidden; ++i) expected.push_back(HalfToFloat(table[token * hidden + i]));
@@ -71,8 +73,8 @@ TEST(RmsNorm, HasTheReferencesBits) {
       DeviceBuffer<float> device_x(x), device_weight(weight);
       DeviceBuffer<Half> out(x.size());
       Saturations saturations = NoSaturations();
-      ASSERT_CUDA_OK(LaunchRmsNorm({device_x.data(), nullptr, device_weight.data(), out.data(), num_rows, size,
-                                    1e-6f, saturations.data()},
+      ASSERT_CUDA_OK(LaunchRmsNorm({device_x.data(), nullptr, device_weight.data(), out.data(), num_rows,
+                                    size, 1e-6f, saturations.data()},
                                    nullptr));
       EXPECT_EQ(out.Download(), ToHalves(expected)) << num_rows << " rows of " << size;
     }
@@ -87,21 +89,23 @@ TEST(RmsNorm, TakesTheRowsThatAreAskedForAndCountsSaturations) {
   std::vector<Half> expected;
   for (const int row : {3, 1}) {
     float squares[16] = {};
-    for (int i = 0; i < size; ++i) squares[i % 16] = std::fma(x[row * size + i], x[row * size + i], squares[i % 16]);
+    for (int i = 0; i < size; ++i)
+      squares[i % 16] = std::fma(x[row * size + i], x[row * size + i], squares[i % 16]);
     for (int width = 8; width >= 1; width /= 2) {
       for (int lane = 0; lane < width; ++lane) squares[lane] += squares[lane + width];
     }
     const float scale = Rsqrt(squares[0] / size + 1e-6f);
     for (int i = 0; i < size; ++i)
-      expected.push_back(FloatToHalf(RoundToHalf(x[row * size + i] * scale * weight[i], &expected_saturations)));
+      expected.push_back(
+          FloatToHalf(RoundToHalf(x[row * size + i] * scale * weight[i], &expected_saturations)));
   }
   DeviceBuffer<float> device_x(x), device_weight(weight);
   DeviceBuffer<int32_t> rows(std::vector<int32_t>{3, 1});
   DeviceBuffer<Half> out(2 * size);
   Saturations saturations = NoSaturations();
-  ASSERT_CUDA_OK(LaunchRmsNorm({device_x.data(), rows.data(), device_weight.data(), out.data(), 2, size, 1e-6f,
-                                saturations.data()},
-                               nullptr));
+  ASSERT_CUDA_OK(LaunchRmsNorm(
+      {device_x.data(), rows.data(), device_weight.data(), out.data(), 2, size, 1e-6f, saturations.data()},
+      nullptr));
   EXPECT_EQ(out.Download(), expected);
   EXPECT_GT(expected_saturations, 0);
   EXPECT_EQ(saturations.Download()[0], static_cast<unsigned long long>(expected_saturations));
@@ -120,11 +124,12 @@ TEST(SiluMul, HasTheReferencesBitsWhereverGateAndUpStand) {
   DeviceBuffer<float> device_gate(gate), device_up(up), device_mixed(mixed);
   DeviceBuffer<Half> out(gate.size());
   ASSERT_CUDA_OK(LaunchSiluMul(
-      {device_gate.data(), device_up.data(), size, 1, out.data(), num_rows, size, saturations.data()}, nullptr));
+      {device_gate.data(), device_up.data(), size, 1, out.data(), num_rows, size, saturations.data()},
+      nullptr));
   EXPECT_EQ(out.Download(), ToHalves(expected));
   DeviceBuffer<Half> out_mixed(gate.size());
-  ASSERT_CUDA_OK(LaunchSiluMul({device_mixed.data(), device_mixed.data() + 1, 2 * size, 2, out_mixed.data(), num_rows,
-                                size, saturations.data()},
+  ASSERT_CUDA_OK(LaunchSiluMul({device_mixed.data(), device_mixed.data() + 1, 2 * size, 2, out_mixed.data(),
+                                num_rows, size, saturations.data()},
                                nullptr));
   EXPECT_EQ(out_mixed.Download(), ToHalves(expected));
 }
@@ -139,8 +144,8 @@ struct RopeCase {
 class RopeKvTest : public testing::TestWithParam<RopeCase> {
  protected:
   // What one head becomes: normed where there is a weight, rotated.
-  static std::vector<float> Rotated(const RopeTable& table, const float* x, const std::vector<float>* norm, int d,
-                                    int position) {
+  static std::vector<float> Rotated(const RopeTable& table, const float* x, const std::vector<float>* norm,
+                                    int d, int position) {
     std::vector<float> head(x, x + d);
     if (norm != nullptr) {
       std::array<float, kVirtualLanes> lanes{};
@@ -178,7 +183,8 @@ TEST_P(RopeKvTest, RotatesAndStoresWithTheReferencesBits) {
     if (slots[row] < 0) continue;
     const int32_t block = tables[slots[row] * table_stride + positions[row] / kKvBlockTokens];
     for (int head = 0; head < kv_heads; ++head) {
-      const int64_t at = block * offsets.block_stride + (head * kKvBlockTokens + positions[row] % kKvBlockTokens) * d;
+      const int64_t at =
+          block * offsets.block_stride + (head * kKvBlockTokens + positions[row] % kKvBlockTokens) * d;
       const std::vector<float> key =
           Rotated(rope, x + (heads + head) * d, norm ? &k_norm : nullptr, d, positions[row]);
       for (int i = 0; i < d; ++i) {

@@ -54,8 +54,9 @@ Drawn Sample(const std::vector<Row>& rows) {
   DeviceBuffer<SlotSampling> device_slots(slots);
   DeviceBuffer<int32_t> last(rows.size()), tokens(rows.size());
   DeviceBuffer<uint8_t> workspace(SamplingWorkspaceBytes(count, vocab));
-  const SamplingArgs args = {device_logits.data(), stride, count, vocab, device_rows.data(), device_slots.data(),
-                             last.data(), tokens.data(), logprobs.data(), workspace.data()};
+  const SamplingArgs args = {
+      device_logits.data(), stride,      count,         vocab,           device_rows.data(),
+      device_slots.data(),  last.data(), tokens.data(), logprobs.data(), workspace.data()};
   EXPECT_CUDA_OK(LaunchSampling(args, nullptr));
   return {tokens.Download(), logprobs.Download(), last.Download()};
 }
@@ -73,9 +74,9 @@ void ExpectPlainSamplersTokens(const std::vector<Row>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const int32_t token = PlainToken(rows[i]);
     const SamplerSettings& s = rows[i].settings;
-    ASSERT_EQ(drawn.tokens[i], token) << "row " << i << ", temperature " << s.temperature << ", top_k " << s.top_k
-                                      << ", top_p " << s.top_p << ", min_p " << s.min_p << ", vocabulary "
-                                      << rows[i].logits.size();
+    ASSERT_EQ(drawn.tokens[i], token)
+        << "row " << i << ", temperature " << s.temperature << ", top_k " << s.top_k << ", top_p " << s.top_p
+        << ", min_p " << s.min_p << ", vocabulary " << rows[i].logits.size();
     const auto size = static_cast<int64_t>(rows[i].logits.size());
     const float logprob =
         rows[i].logits[token] - reference::LogSumExp(reference::Mode::kContract, rows[i].logits.data(), size);
@@ -151,8 +152,8 @@ TEST(Sampling, SkipsPaddingRowsAndKeepsASlotsLastRow) {
   DeviceBuffer<SlotSampling> slots(std::vector<SlotSampling>(2, greedy));
   DeviceBuffer<int32_t> last(std::vector<int32_t>{-7, -7}), tokens(std::vector<int32_t>{-7, -7, -7, -7});
   DeviceBuffer<uint8_t> workspace(SamplingWorkspaceBytes(4, 4));
-  ASSERT_CUDA_OK(LaunchSampling({device_logits.data(), 4, 4, 4, rows.data(), slots.data(), last.data(), tokens.data(),
-                                 logprobs.data(), workspace.data()},
+  ASSERT_CUDA_OK(LaunchSampling({device_logits.data(), 4, 4, 4, rows.data(), slots.data(), last.data(),
+                                 tokens.data(), logprobs.data(), workspace.data()},
                                 nullptr));
   EXPECT_EQ(tokens.Download(), (std::vector<int32_t>{2, 0, 1, -7}));
   EXPECT_EQ(last.Download(), (std::vector<int32_t>{1, 2}));
@@ -168,17 +169,16 @@ TEST(Sampling, OtherRowsChangeNothing) {
   }
 }
 
-// Chi-square of a million draws against the filtered softmax in float64. The bound is the 99.99 % quantile for 15
-// degrees of freedom; the seed is fixed, so that the test cannot fail by chance.
+// Chi-square of a million draws against the filtered softmax in float64. The bound is the 99.99 % quantile
+// for 15 degrees of freedom; the seed is fixed, so that the test cannot fail by chance.
 TEST(Sampling, FollowsTheFilteredSoftmax) {
   const std::vector<float> shape = {0.5, -1, 2,   0,   1.5,  -0.5, 0.1, 1,
                                     0.7, -2, 0.3, 0.9, -0.3, 1.2,  0.2, -1.5};
   const int draws = 1 << 20, batch = 1 << 13;
-  for (const SamplerSettings& settings : {SamplerSettings{.temperature = 0.7f, .seed = 123},
-                                          SamplerSettings{.temperature = 1.8f, .seed = 123},
-                                          SamplerSettings{.top_p = 0.8f, .seed = 5},
-                                          SamplerSettings{.top_k = 6, .seed = 6},
-                                          SamplerSettings{.min_p = 0.2f, .seed = 7}}) {
+  for (const SamplerSettings& settings :
+       {SamplerSettings{.temperature = 0.7f, .seed = 123}, SamplerSettings{.temperature = 1.8f, .seed = 123},
+        SamplerSettings{.top_p = 0.8f, .seed = 5}, SamplerSettings{.top_k = 6, .seed = 6},
+        SamplerSettings{.min_p = 0.2f, .seed = 7}}) {
     const std::vector<int32_t> kept = reference::KeptIds(shape, settings);
     std::vector<float> logits;
     for (int i = 0; i < batch; ++i) logits.insert(logits.end(), shape.begin(), shape.end());
@@ -191,8 +191,8 @@ TEST(Sampling, FollowsTheFilteredSoftmax) {
       std::vector<SampleRow> targets;
       for (int i = 0; i < batch; ++i) targets.push_back({0, begin + i});
       DeviceBuffer<SampleRow> rows(targets);
-      ASSERT_CUDA_OK(LaunchSampling({device_logits.data(), 16, batch, 16, rows.data(), slots.data(), last.data(),
-                                     tokens.data(), logprobs.data(), workspace.data()},
+      ASSERT_CUDA_OK(LaunchSampling({device_logits.data(), 16, batch, 16, rows.data(), slots.data(),
+                                     last.data(), tokens.data(), logprobs.data(), workspace.data()},
                                     nullptr));
       for (int32_t token : tokens.Download()) ++counts[token];
     }

@@ -1,4 +1,4 @@
-// The plan of a step's attention: every row meets every chunk of its keys exactly once, within the limits. Needs no card.
+// The plan of a step's attention: every row meets every chunk of its keys exactly once, within the limits.
 #include "kernels/cuda/attention_plan.h"
 
 #include <algorithm>
@@ -31,7 +31,8 @@ std::vector<AttentionRun> DecodeRuns(int count, int context) {
   return runs;
 }
 
-void ExpectCovers(const AttentionPlan& plan, const AttentionPlanLimits& limits, const std::vector<AttentionRun>& runs) {
+void ExpectCovers(const AttentionPlan& plan, const AttentionPlanLimits& limits,
+                  const std::vector<AttentionRun>& runs) {
   const int group = limits.num_heads / limits.num_kv_heads;
   // (slot, virtual row) -> chunks.
   std::map<std::pair<int, int>, std::multiset<int>> seen;
@@ -39,7 +40,8 @@ void ExpectCovers(const AttentionPlan& plan, const AttentionPlanLimits& limits, 
   std::map<int, int> items_of_counter;
   const auto take = [&](const AttentionItem& item) {
     for (int v = item.first_virtual; v < item.first_virtual + item.num_virtual; ++v) {
-      for (int chunk = item.chunk_begin; chunk < item.chunk_end; ++chunk) seen[{item.table_row, v}].insert(chunk);
+      for (int chunk = item.chunk_begin; chunk < item.chunk_end; ++chunk)
+        seen[{item.table_row, v}].insert(chunk);
     }
     if (item.num_partials == 1) return;
     const int count = item.chunk_begin == 0 ? 1 : item.chunk_end - item.chunk_begin;

@@ -1,10 +1,11 @@
-// Times of the kernels beside the matmuls, each beside the read-only probe of the same run: microseconds and GB/s
-// (bytes that must move) or TFLOPS.
+// Times of the kernels beside the matmuls, each beside the read-only probe of the same run: microseconds and
+// GB/s (bytes that must move) or TFLOPS.
 //
-// usage: layer_bench [FILE for one JSON object a line] [TEXT: only the kernels whose names contain it]
+// usage: cuda-layer-bench [FILE for one JSON object a line] [TEXT: only the kernels whose names contain it]
 //
-// Shapes are those of Qwen2.5-1.5B unless the name says otherwise. A time is the median of 9 rounds of some launches
-// in a row on one stream, so that what a launch costs the host is hidden where a kernel is longer than that.
+// Shapes are those of Qwen2.5-1.5B unless the name says otherwise. A time is the median of 9 rounds of some
+// launches in a row on one stream, so that what a launch costs the host is hidden where a kernel is longer
+// than that.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -124,13 +125,14 @@ class Bench {
 
   void Print(const std::string& name, double us, double bytes, double flops) {
     const double gb_s = bytes / us * 1e-3, tflops = flops / us * 1e-6;
-    std::printf("%-52s %9.2f us %8.1f GB/s %5.2f of the probe %7.1f TFLOPS\n", name.c_str(), us, gb_s, gb_s / probe_,
-                tflops);
+    std::printf("%-52s %9.2f us %8.1f GB/s %5.2f of the probe %7.1f TFLOPS\n", name.c_str(), us, gb_s,
+                gb_s / probe_, tflops);
     if (file_ == nullptr) return;
-    std::fprintf(file_,
-                 "{\"kernel\": \"%s\", \"us\": %.2f, \"gb_per_s\": %.1f, \"share_of_probe\": %.3f, \"tflops\": %.1f, "
-                 "\"device\": \"%s\"}\n",
-                 name.c_str(), us, gb_s, gb_s / probe_, tflops, info_.name.c_str());
+    std::fprintf(
+        file_,
+        "{\"kernel\": \"%s\", \"us\": %.2f, \"gb_per_s\": %.1f, \"share_of_probe\": %.3f, \"tflops\": %.1f, "
+        "\"device\": \"%s\"}\n",
+        name.c_str(), us, gb_s, gb_s / probe_, tflops, info_.name.c_str());
   }
 
   std::FILE* file_;
@@ -173,8 +175,10 @@ void BenchAttention(Bench* bench, const Model& model, int runs, int context, int
   args.num_heads = model.heads;
   args.num_kv_heads = model.kv_heads;
   args.head_dim = d;
-  args.partials = Allocate<float>(AttentionPartialBytes(limits.max_partials, model.kv_heads, d) / sizeof(float));
-  args.counters = Allocate<int32_t>(AttentionCounterBytes(limits.max_shared_tiles, model.kv_heads) / sizeof(int32_t));
+  args.partials =
+      Allocate<float>(AttentionPartialBytes(limits.max_partials, model.kv_heads, d) / sizeof(float));
+  args.counters =
+      Allocate<int32_t>(AttentionCounterBytes(limits.max_shared_tiles, model.kv_heads) / sizeof(int32_t));
   args.saturations = Allocate<unsigned long long>(1);
   const AttentionWork split = {Upload(plan.split_items()),
                                Upload(std::vector<int32_t>{static_cast<int32_t>(plan.split_items().size())})};
@@ -232,8 +236,8 @@ void BenchLayerOps(Bench* bench, int rows) {
   rope.kv = KvLayerOf(Allocate<Half>(size_t{8192} * 2 * kv_heads * kKvBlockTokens * d), 1, 0, kv_heads, d);
   rope.q = out;
   rope.saturations = saturations;
-  bench->Time("rope_kv" + suffix, 6.0 * rows * (heads + 2 * kv_heads) * d, 3.0 * rows * (heads + kv_heads) * d,
-              [&](int) { Check(LaunchRopeKv(rope, nullptr)); });
+  bench->Time("rope_kv" + suffix, 6.0 * rows * (heads + 2 * kv_heads) * d,
+              3.0 * rows * (heads + kv_heads) * d, [&](int) { Check(LaunchRopeKv(rope, nullptr)); });
 }
 
 void BenchSampling(Bench* bench, int rows, const std::string& name, const SlotSampling& settings) {
@@ -254,8 +258,7 @@ void BenchSampling(Bench* bench, int rows, const std::string& name, const SlotSa
   args.tokens = Allocate<int32_t>(rows);
   args.logprobs = Allocate<float>(rows);
   args.workspace = Allocate<uint8_t>(SamplingWorkspaceBytes(rows, vocab));
-  bench->Time(full_name, 4.0 * rows * vocab, 0,
-              [&](int) { Check(LaunchSampling(args, nullptr)); });
+  bench->Time(full_name, 4.0 * rows * vocab, 0, [&](int) { Check(LaunchSampling(args, nullptr)); });
   Check(cudaFree(const_cast<float*>(logits)));
 }
 
