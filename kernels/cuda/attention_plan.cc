@@ -54,8 +54,9 @@ void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t c
   prefill_.clear();
   partials_ = 0;
   shared_tiles_ = 0;
+  const bool prefers_prefill = PrefersPrefill(runs);
   for (const AttentionRun& run : runs) {
-    if (PrefersPrefill(run)) {
+    if (prefers_prefill && IsLong(run)) {
       AddPrefill(run);
     } else {
       AddSplit(run, chunks_per_item);
@@ -66,21 +67,26 @@ void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t c
                    [](const AttentionItem& a, const AttentionItem& b) { return a.chunk_end > b.chunk_end; });
 }
 
-int64_t AttentionPlan::SplitTiles(const AttentionRun& run) const {
-  return CeilDiv(int64_t{run.num_rows} * Group(), kAttentionSplitRows);
+bool AttentionPlan::IsLong(const AttentionRun& run) const {
+  return (limits_.head_dim == 64 || limits_.head_dim == 128) &&
+         run.num_rows * Group() >= kAttentionPrefillRows / 2;
 }
 
-// Compares the two kernels' times for the run alone on the card.
-bool AttentionPlan::PrefersPrefill(const AttentionRun& run) const {
-  if (limits_.head_dim != 64 && limits_.head_dim != 128) return false;
-  const int64_t virtual_rows = int64_t{run.num_rows} * Group();
-  if (virtual_rows < kAttentionPrefillRows / 2) return false;
-  const int64_t chunks = Chunks(run.first_position + run.num_rows);
-  const int64_t blocks = CeilDiv(virtual_rows, kAttentionPrefillRows) * limits_.num_kv_heads;
-  const double prefill_us = static_cast<double>(CeilDiv(blocks, limits_.num_sms) * chunks) * kPrefillChunkUs;
-  const int64_t split_items = SplitTiles(run) * limits_.num_kv_heads * chunks;
-  const double split_us = static_cast<double>(CeilDiv(split_items, limits_.split_blocks)) * kSplitChunkUs;
-  return prefill_us <= split_us;
+// Compares the two kernels' times for the step's long runs together.
+bool AttentionPlan::PrefersPrefill(const std::vector<AttentionRun>& runs) const {
+  int64_t longest = 0, prefill_chunks = 0, split_chunks = 0;
+  for (const AttentionRun& run : runs) {
+    if (!IsLong(run)) continue;
+    const int64_t chunks = Chunks(run.first_position + run.num_rows);
+    longest = std::max(longest, chunks);
+    prefill_chunks += CeilDiv(int64_t{run.num_rows} * Group(), kAttentionPrefillRows) * chunks;
+    split_chunks += CeilDiv(int64_t{run.num_rows} * Group(), kAttentionSplitRows) * chunks;
+  }
+  const int64_t prefill_rounds =
+      std::max(longest, CeilDiv(prefill_chunks * limits_.num_kv_heads, limits_.num_sms));
+  const int64_t split_rounds = CeilDiv(split_chunks * limits_.num_kv_heads, limits_.split_blocks);
+  return static_cast<double>(prefill_rounds) * kPrefillChunkUs <=
+         static_cast<double>(split_rounds) * kSplitChunkUs;
 }
 
 AttentionItem AttentionPlan::MakeItem(const AttentionRun& run, int32_t first_virtual,

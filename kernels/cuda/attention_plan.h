@@ -49,8 +49,8 @@ class AttentionPlan {
 
  private:
   int32_t Group() const { return limits_.num_heads / limits_.num_kv_heads; }
-  int64_t SplitTiles(const AttentionRun& run) const;
-  bool PrefersPrefill(const AttentionRun& run) const;
+  bool IsLong(const AttentionRun& run) const;
+  bool PrefersPrefill(const std::vector<AttentionRun>& runs) const;
   double SplitUs(int32_t chunks_per_item) const;
   AttentionItem MakeItem(const AttentionRun& run, int32_t first_virtual, int32_t tile_rows) const;
   void AddPrefill(const AttentionRun& run);

@@ -144,5 +144,15 @@ TEST(AttentionPlan, TakesPrefillForLongRunsOfItsHeadDims) {
   EXPECT_TRUE(other_plan.prefill_items().empty());
 }
 
+TEST(AttentionPlan, TakesPrefillForMiddlingRunsOnlyWhereTheyFillTheCard) {
+  AttentionPlan plan(Limits());
+  plan.Build({{0, 512, 0, 0}});
+  EXPECT_TRUE(plan.prefill_items().empty());
+  std::vector<AttentionRun> runs;
+  for (int i = 0; i < 8; ++i) runs.push_back({512 * i, 512, 0, i});
+  plan.Build(runs);
+  EXPECT_TRUE(plan.split_items().empty());
+}
+
 }  // namespace
 }  // namespace ridge::kernels::cuda
