@@ -74,15 +74,17 @@ def share_of_probe(ridge: Program, repeats: int) -> tuple:
 
 def long_context(ridge: Program, repeats: int, context: int = 4096) -> float:
     """What a step costs at a long context beyond a short one's, over its KV bytes at the probe's rate."""
-    ratios = []
     kv_bytes = ridge.about["kv_bytes_per_token"] * context
-    for _ in range(repeats):
-        probe = ridge.ask("probe")["bytes_per_second"]
-        weights = ridge.ask(f"decode_at 16 {context} 12")["step_seconds"]
-        long = ridge.ask(f"decode_at {context} {context} 12")["step_seconds"]
-        ratios.append((long - weights) / (kv_bytes / probe))
-    print(f"context {context}: cost over KV bytes {statistics.median(ratios):.2f} {[round(r, 2) for r in ratios]}", flush=True)
-    return statistics.median(ratios)
+    probes, short, long = [], [], []
+    for _ in range(3 * repeats):  # short ones, since the difference is small beside the step
+        probes.append(ridge.ask("probe")["bytes_per_second"])
+        short.append(ridge.ask(f"decode_at 16 {context} 5")["step_seconds"])
+        long.append(ridge.ask(f"decode_at {context} {context} 5")["step_seconds"])
+    beyond = statistics.median(after - before for before, after in zip(short, long))
+    floor = kv_bytes / statistics.median(probes)
+    print(f"context {context}: {beyond * 1e3:.2f} ms beyond a short step {[round((a - b) * 1e3, 2) for b, a in zip(short, long)]}, "
+          f"KV bytes at the probe's rate {floor * 1e3:.2f} ms, ratio {beyond / floor:.2f}", flush=True)
+    return beyond / floor
 
 
 def start_to_first_token(model: str, repeats: int) -> float:

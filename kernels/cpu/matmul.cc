@@ -147,6 +147,36 @@ void StreamPanel(const MatmulArgs& args, int64_t panel) {
   Finish(args, 0, args.m, panel, sums);
 }
 
+// Panels that one row reads side by side: one panel has too few chains to hide a multiply-add's latency, and
+// memory gives more to several streams than to one. Four need no prefetch but the hardware's.
+constexpr int kRowPanels = kPanelParts == 2 ? 4 : 2;
+
+// One row and kRowPanels panels.
+void StreamRow(const MatmulArgs& args, int64_t panel) {
+  constexpr int kNumParts = kRowPanels * kPanelParts;
+  HWY_ALIGN float sums[kNumParts * kLanes];
+  const int64_t chunk = DotChunk(args.k);
+  for (int64_t begin = 0; begin < args.k; begin += chunk) {
+    const Half* w = args.w + (panel * args.k + begin) * kPanelWidth;
+    const int64_t length = std::min(chunk, args.k - begin);
+    FloatVec acc[kNumParts];
+    for (int part = 0; part < kNumParts; ++part) acc[part] = hn::Zero(kFloat);
+    for (int64_t k = 0; k < length; ++k, w += kPanelWidth) {
+      const FloatVec value = hn::Set(kFloat, args.x[begin + k]);
+      for (int part = 0; part < kNumParts; ++part) {
+        const Half* at = w + part / kPanelParts * args.k * kPanelWidth + part % kPanelParts * kLanes;
+        if (kRowPanels < 4 && part % kPanelParts == 0) hwy::Prefetch(at + kPrefetchLines * kPanelWidth);
+        acc[part] = hn::MulAdd(LoadHalf(at), value, acc[part]);
+      }
+    }
+    for (int part = 0; part < kNumParts; ++part) {
+      float* sum = sums + part * kLanes;
+      hn::StoreU(begin == 0 ? acc[part] : hn::Add(hn::LoadU(kFloat, sum), acc[part]), kFloat, sum);
+    }
+  }
+  for (int p = 0; p < kRowPanels; ++p) Finish(args, 0, 1, panel + p, sums + p * kPanelWidth);
+}
+
 // Weights as floats; asks for the same length that follows, which arrives while these are used.
 HWY_INLINE void Convert(const Half* from, int64_t length, float* to) {
   const int64_t size = length * kPanelWidth;
@@ -178,6 +208,9 @@ void ReusePanel(const MatmulArgs& args, int64_t row, int64_t rows, int64_t panel
 }
 
 void MatmulTarget(const MatmulArgs& args, int64_t panel_begin, int64_t panel_end, float* scratch) {
+  if (args.m == 1) {
+    for (; panel_begin + kRowPanels <= panel_end; panel_begin += kRowPanels) StreamRow(args, panel_begin);
+  }
   if (args.m <= kTileRows) {
     for (int64_t panel = panel_begin; panel < panel_end; ++panel) StreamPanel(args, panel);
     return;
