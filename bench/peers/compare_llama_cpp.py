@@ -112,7 +112,8 @@ def write_headline(device: str, figures: list) -> None:
     old = json.loads(path.read_text()) if path.exists() else []
     names = {figure["name"] for figure in figures}
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    common = {"command": "bench/peers/compare_llama_cpp.py " + " ".join(sys.argv[1:]), "commit": commit,
+    words = ["\"$(deploy/fetch-model.sh)\"" if word.endswith(".gguf") else word for word in sys.argv[1:]]
+    common = {"command": "bench/peers/compare_llama_cpp.py " + " ".join(words), "commit": commit,
               "date": datetime.date.today().isoformat()}
     merged = [figure for figure in old if figure["name"] not in names] + [figure | common for figure in figures]
     path.write_text("[\n" + ",\n".join("  " + json.dumps(figure) for figure in merged) + "\n]\n")
