@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "bench/latency.h"
 #include "common/clock.h"
+#include "common/grpc_channel.h"
 #include "common/status.h"
 #include "grpcpp/create_channel.h"
 
@@ -39,8 +40,8 @@ std::string Figures(const StreamLatency& latency, const v1::Summary& summary) {
 }  // namespace
 
 absl::Status Ask(const AskConfig& config, std::ostream& text, std::ostream& figures) {
-  const auto stub =
-      v1::Inference::NewStub(grpc::CreateChannel(config.target, grpc::InsecureChannelCredentials()));
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateCustomChannel(config.target, grpc::InsecureChannelCredentials(), DirectChannelArguments()));
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + config.timeout));
   const int64_t sent_ns = RealClock()->NowNs();
@@ -74,6 +75,7 @@ absl::Status Ask(const AskConfig& config, std::ostream& text, std::ostream& figu
   if (!status.ok()) return status;
   if (!complete || summary.choices_size() == 0)
     return absl::InternalError("the stream ended without a summary");
+  if (!text.good()) return absl::DataLossError("the answer could not be written to the output");
   figures << Figures(Measure(token_ms), summary) << std::endl;
   return absl::OkStatus();
 }

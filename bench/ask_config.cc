@@ -4,6 +4,7 @@
 #include "absl/types/optional.h"
 #include "bench/ask.h"
 #include "common/status.h"
+#include "common/utf8.h"
 
 ABSL_FLAG(std::string, target, "127.0.0.1:50050", "host:port of a router or a worker");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "limit of the whole request");
@@ -18,7 +19,7 @@ ABSL_FLAG(absl::optional<float>, top_p, absl::nullopt, "default: the server's");
 ABSL_FLAG(absl::optional<int32_t>, top_k, absl::nullopt, "default: the server's");
 ABSL_FLAG(absl::optional<float>, min_p, absl::nullopt, "default: the server's");
 ABSL_FLAG(absl::optional<uint64_t>, seed, absl::nullopt, "default: drawn by the server");
-ABSL_FLAG(std::vector<std::string>, stop, {}, "stop strings, separated by commas");
+ABSL_FLAG(std::string, stop, "", "stop strings, separated by commas; \\, is a comma, \\\\ a backslash");
 ABSL_FLAG(bool, ignore_eos, false, "go on at the end of sequence");
 
 namespace ridge::bench {
@@ -51,6 +52,43 @@ absl::Status SetInput(v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
+// "a,b\,c" is "a" and "b,c".
+absl::Status SetStops(absl::string_view list, v1::GenerateRequest* request) {
+  if (list.empty()) return absl::OkStatus();
+  std::vector<std::string> stops(1);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const char next = i + 1 < list.size() ? list[i + 1] : '\0';
+    if (list[i] == '\\' && (next == ',' || next == '\\')) {
+      stops.back() += list[++i];
+    } else if (list[i] == ',') {
+      stops.emplace_back();
+    } else {
+      stops.back() += list[i];
+    }
+  }
+  for (const std::string& stop : stops) {
+    if (stop.empty()) {
+      return InvalidField("--stop",
+                          absl::StrCat("\"", list, "\" has an empty string; a comma in one is \\,"));
+    }
+    request->add_stop(stop);
+  }
+  return absl::OkStatus();
+}
+
+// The library would send other text, and complain on stderr in words of its own.
+absl::Status CheckUtf8() {
+  const std::pair<const char*, std::string> texts[] = {{"--model", absl::GetFlag(FLAGS_model)},
+                                                       {"--prompt", absl::GetFlag(FLAGS_prompt)},
+                                                       {"--chat", absl::GetFlag(FLAGS_chat)},
+                                                       {"--system", absl::GetFlag(FLAGS_system)},
+                                                       {"--stop", absl::GetFlag(FLAGS_stop)}};
+  for (const auto& [flag, text] : texts) {
+    if (!IsValidUtf8(text)) return InvalidField(flag, "not valid UTF-8");
+  }
+  return absl::OkStatus();
+}
+
 void SetSampling(v1::SamplingParams* sampling) {
   // What is not given stays unset: the server's default applies, and the server checks the rest.
   if (const auto value = absl::GetFlag(FLAGS_temperature)) sampling->set_temperature(*value);
@@ -67,12 +105,13 @@ absl::StatusOr<AskConfig> AskConfigFromFlags() {
   config.target = absl::GetFlag(FLAGS_target);
   config.timeout = absl::GetFlag(FLAGS_timeout);
   if (config.timeout <= absl::ZeroDuration()) return InvalidField("--timeout", "must be positive");
+  if (absl::Status status = CheckUtf8(); !status.ok()) return status;
   v1::GenerateRequest& request = config.request;
   request.set_model(absl::GetFlag(FLAGS_model));
   if (absl::Status status = SetInput(&request); !status.ok()) return status;
   SetSampling(request.mutable_sampling());
   request.set_max_tokens(absl::GetFlag(FLAGS_max_tokens));
-  for (const std::string& stop : absl::GetFlag(FLAGS_stop)) request.add_stop(stop);
+  if (absl::Status status = SetStops(absl::GetFlag(FLAGS_stop), &request); !status.ok()) return status;
   request.set_ignore_eos(absl::GetFlag(FLAGS_ignore_eos));
   return config;
 }

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "bench/ask.h"
 #include "common/flags.h"
 #include "common/logging.h"
@@ -27,10 +29,16 @@ constexpr Subcommand kSubcommands[] = {
      RunAsk},
 };
 
-int Usage() {
-  std::fprintf(stderr, "usage: ridge-bench SUBCOMMAND [flags]; --help lists the flags\n");
-  for (const Subcommand& subcommand : kSubcommands)
-    std::fprintf(stderr, "  %-8s %s\n", subcommand.name, subcommand.what);
+std::string Usage() {
+  std::string usage = "usage: ridge-bench SUBCOMMAND [flags]; --help lists the flags";
+  for (const Subcommand& subcommand : kSubcommands) {
+    absl::StrAppendFormat(&usage, "\n  %-8s %s", subcommand.name, subcommand.what);
+  }
+  return usage;
+}
+
+int FailWithUsage() {
+  std::fprintf(stderr, "%s\n", Usage().c_str());
   return 1;
 }
 
@@ -38,12 +46,12 @@ int Usage() {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments =
-      ridge::ParseFlags("Clients and measurements: ridge-bench SUBCOMMAND [flags].", argc, argv);
+      ridge::ParseFlags(absl::StrCat("Clients and measurements.\n", Usage()), argc, argv);
   ridge::InitLogging("ridge-bench", "warning");
   if (arguments.size() != 1) {
     if (arguments.size() > 1)
       std::fprintf(stderr, "ridge-bench: unexpected argument: %s\n", arguments[1].c_str());
-    return Usage();
+    return FailWithUsage();
   }
   for (const Subcommand& subcommand : kSubcommands) {
     if (arguments[0] != subcommand.name) continue;
@@ -53,5 +61,5 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::fprintf(stderr, "ridge-bench: no subcommand \"%s\"\n", arguments[0].c_str());
-  return Usage();
+  return FailWithUsage();
 }

@@ -1,48 +1,116 @@
 #include "common/flags.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <utility>
 
+#include "absl/flags/commandlineflag.h"
 #include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
 #include "absl/flags/usage.h"
 #include "absl/flags/usage_config.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/status.h"
 
 namespace ridge {
 
-std::vector<std::string> NormaliseFlagNames(const std::vector<std::string>& arguments) {
-  std::vector<std::string> normalised;
+namespace {
+
+// Of libraries there are flags too, which are not for users.
+bool IsOurs(absl::string_view file) {
+  return absl::EndsWith(file, "_config.cc") || absl::EndsWith(file, "_flags.cc");
+}
+
+// Whether the argument after this flag is its value. `name` may be unknown.
+bool TakesNext(absl::string_view name) {
+  const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  return flag != nullptr && !flag->IsOfType<bool>();
+}
+
+void PrintHelp(absl::string_view usage) {
+  std::map<absl::string_view, const absl::CommandLineFlag*> flags;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (IsOurs(flag->Filename())) flags[name] = flag;
+  }
+  std::string text = absl::StrCat(usage, "\n\nFlags (dashes and underscores are the same):\n");
+  for (const auto& [name, flag] : flags) {
+    const std::string value = flag->DefaultValue();
+    absl::StrAppend(&text, "  --", absl::StrReplaceAll(name, {{"_", "-"}}), "\n      ", flag->Help(),
+                    value.empty() ? "" : absl::StrCat(" (default: ", value, ")"), "\n");
+  }
+  absl::StrAppend(&text, "  --flagfile\n      file with one --name=value a line, names with underscores\n");
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+struct Argument {
+  std::string text;  // the name of a flag normalised
+  bool is_flag = false;
+};
+
+// Abseil spells a negated flag --noname.
+Argument NormaliseFlag(std::string text, size_t dashes, bool* takes_next) {
+  const size_t name_end = std::min(text.find('='), text.size());
+  std::replace(text.begin() + static_cast<std::ptrdiff_t>(dashes),
+               text.begin() + static_cast<std::ptrdiff_t>(name_end), '-', '_');
+  *takes_next = name_end == text.size() && TakesNext(absl::string_view(text).substr(dashes));
+  if (absl::StartsWith(absl::string_view(text).substr(dashes), "no_")) text.erase(dashes + 2, 1);
+  return {std::move(text), true};
+}
+
+std::vector<Argument> Normalise(const std::vector<std::string>& arguments) {
+  std::vector<Argument> normalised;
   bool flags_ended = false;
+  bool is_value = false;
   for (const std::string& argument : arguments) {
-    std::string result = argument;
-    flags_ended = flags_ended || argument == "--";
-    if (!flags_ended && absl::StartsWith(argument, "--")) {
-      const auto name_end = std::find(result.begin(), result.end(), '=');
-      std::replace(result.begin() + 2, name_end, '-', '_');
-      // Abseil spells a negated flag --noname.
-      if (absl::StartsWith(result, "--no_")) result.erase(4, 1);
+    const bool is_program = normalised.empty();
+    if (flags_ended || is_program || std::exchange(is_value, false)) {
+      normalised.push_back({argument});
+      continue;
     }
-    normalised.push_back(std::move(result));
+    flags_ended = argument == "--";
+    const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
+    if (!flags_ended && absl::StartsWith(argument, "-") && argument.size() > dashes) {
+      normalised.push_back(NormaliseFlag(argument, dashes, &is_value));
+    } else {
+      normalised.push_back({argument});
+    }
   }
   return normalised;
+}
+
+bool AsksForHelp(const Argument& argument) {
+  return argument.is_flag && (argument.text == "--help" || argument.text == "-help" || argument.text == "-h");
+}
+
+}  // namespace
+
+std::vector<std::string> NormaliseFlagNames(const std::vector<std::string>& arguments) {
+  std::vector<std::string> names;
+  for (Argument& argument : Normalise(arguments)) names.push_back(std::move(argument.text));
+  return names;
 }
 
 std::vector<std::string> ParseFlags(absl::string_view usage, int argc, char** argv) {
   absl::SetProgramUsageMessage(usage);
   absl::FlagsUsageConfig config;
-  // --help shows our flags, not those of the libraries.
-  config.contains_help_flags = [](absl::string_view file) {
-    return absl::EndsWith(file, "_config.cc") || absl::EndsWith(file, "_flags.cc");
-  };
+  config.contains_help_flags = IsOurs;
   config.version_string = [] { return std::string("ridge " RIDGE_VERSION "\n"); };
   absl::SetFlagsUsageConfig(config);
 
-  std::vector<std::string> normalised = NormaliseFlagNames(std::vector<std::string>(argv, argv + argc));
+  std::vector<Argument> normalised = Normalise(std::vector<std::string>(argv, argv + argc));
+  // Abseil's own help shows where the program was built, and ends with 1.
+  if (std::any_of(normalised.begin(), normalised.end(), AsksForHelp)) {
+    PrintHelp(usage);
+    std::exit(0);
+  }
   std::vector<char*> pointers;
-  for (std::string& argument : normalised) pointers.push_back(argument.data());
+  for (Argument& argument : normalised) pointers.push_back(argument.text.data());
   const std::vector<char*> rest = absl::ParseCommandLine(argc, pointers.data());
   return std::vector<std::string>(rest.begin() + 1, rest.end());
 }

@@ -10,13 +10,14 @@
 
 namespace ridge {
 
-// Dashes inside flag names become underscores: --kv-cache-bytes=1 is --kv_cache_bytes=1. Values, positional
-// arguments and what follows a lone "--" stay as they are.
+// Dashes inside flag names become underscores: --kv-cache-bytes=1 and -kv-cache-bytes=1 are
+// --kv_cache_bytes=1. Values, positional arguments and what follows a lone "--" stay as they are; an argument
+// is a value where the flag before it takes one. A flag's file (--flagfile) is not rewritten.
 std::vector<std::string> NormaliseFlagNames(const std::vector<std::string>& arguments);
 
 // Parses argv and returns the positional arguments (without the program's name). An unknown flag or a value
-// that does not parse ends the process with exit code 1 and a line that names the flag; --help prints the
-// flags of the program.
+// that does not parse ends the process with exit code 1 and a line that names the flag; --help prints `usage`
+// and the flags of the program to stdout and ends it with 0.
 std::vector<std::string> ParseFlags(absl::string_view usage, int argc, char** argv);
 
 // "1073741824", "512MiB", "2GiB", "64KiB"; INVALID_ARGUMENT names the flag.

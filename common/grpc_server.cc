@@ -1,9 +1,7 @@
 #include "common/grpc_server.h"
 
-#include "absl/strings/str_cat.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/security/server_credentials.h"
-#include "grpcpp/server_builder.h"
 
 namespace ridge {
 namespace {
@@ -11,6 +9,7 @@ namespace {
 constexpr int kMinPingIntervalMs = 10000;
 constexpr int kKeepaliveTimeMs = 30000;
 constexpr int kKeepaliveTimeoutMs = 10000;
+constexpr int kHandshakeTimeoutMs = 20000;
 
 std::shared_ptr<grpc::ServerCredentials> MakeCredentials() {
   return grpc::InsecureServerCredentials();
@@ -18,30 +17,47 @@ std::shared_ptr<grpc::ServerCredentials> MakeCredentials() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
-                                                              const std::vector<grpc::Service*>& services) {
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  auto server = std::unique_ptr<GrpcServer>(new GrpcServer());
-  server->health_.SetServing("", true);
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Bind(const GrpcServerOptions& options) {
+  absl::StatusOr<HostPort> address = ParseHostPort("--listen", options.listen, 0);
+  if (!address.ok()) return address.status();
+  absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Bind("--listen", *address);
+  if (!listener.ok()) return listener.status();
+  return std::unique_ptr<GrpcServer>(new GrpcServer(options, *std::move(listener)));
+}
 
+absl::Status GrpcServer::Serve(const std::vector<grpc::Service*>& services) {
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  health_.SetServing("", true);
   grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
-  builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
-  // A port that is taken is an error, not a second listener that gets some of the connections.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+  builder.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   // A client that vanished without a word is noticed, and its requests are cancelled.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
-  builder.AddListeningPort(options.listen, MakeCredentials(), &server->port_);
-  builder.RegisterService(&server->health_);
+  // A connection that never becomes one of gRPC is closed.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, MakeCredentials());
+  builder.RegisterService(&health_);
   for (grpc::Service* service : services) builder.RegisterService(service);
-  server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr || server->port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("--", options.flag_name, ": cannot listen on ", options.listen,
-                                               " (taken, or not an address of this machine)"));
-  }
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) return absl::InternalError("the gRPC server does not start");
+  return listener_->Start([acceptor = acceptor_.get()](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  });
+}
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
+                                                              const std::vector<grpc::Service*>& services) {
+  absl::StatusOr<std::unique_ptr<GrpcServer>> server = Bind(options);
+  if (!server.ok()) return server.status();
+  if (absl::Status status = (*server)->Serve(services); !status.ok()) return status;
   return server;
 }
 
@@ -51,6 +67,7 @@ GrpcServer::~GrpcServer() {
 
 void GrpcServer::Shutdown(absl::Duration grace) {
   health_.Close();
+  listener_->Stop();
   if (server_ == nullptr) return;
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   server_->Wait();

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/check.h"
@@ -33,6 +34,11 @@ class CivetHttpPort : public HttpPort {
   }
 
   absl::Status Listen() {
+    if (absl::StrContains(options_.host, ':')) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--metrics_port: the HTTP port takes no IPv6 host (", options_.host,
+                       "): give --listen a name or an IPv4 address, or --metrics_port=-1"));
+    }
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
     const char* settings[] = {"listening_ports",    address.c_str(),   "num_threads", "2",
                               "request_timeout_ms", kRequestTimeoutMs, nullptr};

@@ -13,8 +13,8 @@
 namespace ridge {
 
 struct HttpPortOptions {
-  std::string host = "127.0.0.1";
-  int port = 0;  // 0: any free one
+  std::string host = "127.0.0.1";  // a name or an IPv4 address: the server is built without IPv6
+  int port = 0;                    // 0: any free one
   // All three are required, and outlive the port.
   const MetricsRegistry* metrics = nullptr;
   std::function<bool()> ready;          // /readyz: 200 or 503

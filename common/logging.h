@@ -1,4 +1,5 @@
-// Log lines on stderr: UTC time, level, program, text.
+// Log lines on stderr: UTC time, level, program, text. Control characters in the text are escaped, so that a
+// line stays a line whatever a client puts into it.
 //
 // Thread-safe after InitLogging; before it, lines go out in spdlog's default format.
 #pragma once
@@ -11,8 +12,8 @@
 
 namespace ridge {
 
-// Once, at the top of main; gRPC's own lines become debug lines. `level` is one of debug, info, warning,
-// error; false for another one.
+// Once, at the top of main; gRPC's and protobuf's own lines become debug lines. `level` is one of debug,
+// info, warning, error; false for another one.
 bool InitLogging(absl::string_view program, absl::string_view level);
 
 template <typename... Args>

@@ -8,6 +8,7 @@
 #include "common/utf8.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/slice.h"
 
@@ -53,6 +54,28 @@ std::string FindInvalidText(absl::string_view bytes, const Descriptor& descripto
   return "";
 }
 
+// The path of the first unknown field; empty where there is none.
+std::string FindUnknownField(const google::protobuf::Message& message) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const google::protobuf::UnknownFieldSet& unknown = reflection.GetUnknownFields(message);
+  if (!unknown.empty()) return absl::StrCat("field ", unknown.field(0).number());
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (!field->is_repeated()) {
+      const std::string inner = FindUnknownField(reflection.GetMessage(message, field));
+      if (!inner.empty()) return absl::StrCat(field->name(), ".", inner);
+      continue;
+    }
+    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+      const std::string inner = FindUnknownField(reflection.GetRepeatedMessage(message, field, i));
+      if (!inner.empty()) return absl::StrCat(field->name(), "[", i, "].", inner);
+    }
+  }
+  return "";
+}
+
 std::string Flatten(const grpc::ByteBuffer& bytes) {
   std::vector<grpc::Slice> slices;
   std::string flat;
@@ -77,6 +100,12 @@ absl::Status ParseProto(absl::string_view bytes, google::protobuf::Message* mess
 
 absl::Status ParseProto(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
   return ParseProto(Flatten(bytes), message);
+}
+
+absl::Status RefuseUnknownFields(const google::protobuf::Message& message) {
+  const std::string unknown = FindUnknownField(message);
+  if (unknown.empty()) return absl::OkStatus();
+  return InvalidField(unknown, "unknown to this version");
 }
 
 grpc::ByteBuffer SerializeProto(const google::protobuf::Message& message) {

@@ -18,6 +18,10 @@ namespace ridge {
 absl::Status ParseProto(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 absl::Status ParseProto(absl::string_view bytes, google::protobuf::Message* message);
 
+// INVALID_ARGUMENT names the first field that this version does not know ("sampling.field 13: unknown to this
+// version"): leaving it out could change what the request means.
+absl::Status RefuseUnknownFields(const google::protobuf::Message& message);
+
 grpc::ByteBuffer SerializeProto(const google::protobuf::Message& message);
 
 }  // namespace ridge

@@ -2,16 +2,17 @@
 # From a clone to a streamed answer: installs packages, builds, fetches a model, starts a worker and a router on loopback,
 # streams one answer and shows the metrics that it moved. Leaves nothing running, unless --serve.
 #
-# usage: deploy/quickstart.sh [--serve]
+# usage: deploy/quickstart.sh [--serve | --help]
 #   --serve  keep worker and router running after the answer, until Ctrl-C
 #
-# Ports: 50051/9101 (worker) and 50050/9100 (router) where they are free, any others where they are not.
+# Ports: 50051/9101 (worker) and 50050/9100 (router) where they are free, any others where they are not. Logs of a run that
+# failed, or that serves, are in build/quickstart/PID; the next run removes those of runs that ended.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 readonly bin=build/release/bin
-readonly logs=build/quickstart
+readonly logs=build/quickstart/$$
 readonly start_timeout_s=120
 readonly stop_timeout_s=40  # a process drains for 30 s at most
 
@@ -22,11 +23,17 @@ die() {
   exit 1
 }
 
+usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
+
 serve=false
 case "${1:-}" in
   "") ;;
   --serve) serve=true ;;
-  *) die "unknown argument '$1'; usage: deploy/quickstart.sh [--serve]" ;;
+  --help | -h)
+    usage
+    exit 0
+    ;;
+  *) die "unknown argument '$1'; usage: deploy/quickstart.sh [--serve | --help]" ;;
 esac
 
 started=()  # pids, in the order of starting
@@ -43,11 +50,15 @@ stop_all() {
     if kill -0 "$pid" 2>/dev/null; then kill -KILL "$pid"; fi
     wait "$pid" 2>/dev/null || true
   done
+  if [ "$status" -eq 0 ]; then rm -rf "$logs"; fi
   exit $status
 }
 trap stop_all EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+
+# Loopback is reached directly, whatever proxy the environment names.
+get() { curl --noproxy '*' --silent --fail "$@"; }
 
 # Prints the port if nothing listens there, else 0, which lets the process choose.
 free_port_or_any() {
@@ -62,7 +73,7 @@ start() {
   started+=("$pid")
   local ready='s/.*ready: gRPC on ([0-9.]+:[0-9]+), metrics on ([0-9.]+:[0-9]+).*/\1 \2/p'
   grpc_address="" metrics_address=""
-  until [ -n "$metrics_address" ] && curl --silent --fail --output /dev/null "http://$metrics_address/readyz"; do
+  until [ -n "$metrics_address" ] && get --output /dev/null "http://$metrics_address/readyz"; do
     kill -0 "$pid" 2>/dev/null || die "$name ended; its log, $log, closes with: $(tail -n 3 "$log")"
     [ $SECONDS -lt $deadline ] || die "$name is not ready after $start_timeout_s s; see $log"
     sleep 0.1
@@ -72,7 +83,7 @@ start() {
 
 # Counters, and the counts of histograms, of both processes.
 counts() {
-  curl --silent --fail "http://$worker_metrics/metrics" "http://$router_metrics/metrics" |
+  get "http://$worker_metrics/metrics" "http://$router_metrics/metrics" |
     grep -E '^ridge_[a-z0-9_]+(_total|_count)(\{[^}]*\})? ' || true
 }
 
@@ -87,6 +98,9 @@ cmake --build --preset release -j "$jobs" --target ridge-worker ridge-router rid
 step "fetching the model SmolLM2-135M-Instruct"
 model=$(deploy/fetch-model.sh)
 
+for run in build/quickstart/*; do
+  if ! kill -0 "${run##*/}" 2>/dev/null; then rm -rf "$run"; fi
+done
 mkdir -p "$logs"
 step "starting ridge-worker (log: $logs/ridge-worker.log)"
 start ridge-worker --model "$model" --listen "127.0.0.1:$(free_port_or_any 50051)" \

@@ -23,57 +23,53 @@ std::string ClientMetadata(const grpc::CallbackServerContext& context, const cha
 }  // namespace
 
 // The call at one worker. The hold keeps OnDone away while the next read waits for the client.
-class GenerateRelay::Call final : public grpc::ClientReadReactor<v1::ExecuteResponse> {
+class GenerateRelay::Call final : public Attempt, public grpc::ClientReadReactor<v1::ExecuteResponse> {
  public:
-  Call(GenerateRelay* relay, Lease lease) : relay_(relay), lease_(std::move(lease)) {
-    PassDeadlineOn(*relay->context_, &context_);
-  }
+  Call(GenerateRelay* relay, Lease lease) : Attempt(std::move(lease), *relay->context_), relay_(relay) {}
 
-  void Start() {
-    lease_.upstream()->CountGenerate();
-    lease_.upstream()->worker()->async()->Execute(&context_, &relay_->request_, this);
+  void Start() override {
+    lease().upstream()->CountGenerate();
+    lease().upstream()->worker()->async()->Execute(context(), &relay_->request_, this);
     AddHold();
     StartRead(&message_);
     StartCall();
   }
   void ReadNext() { StartRead(&message_); }
   // No read follows.
-  void Abandon() {
-    context_.TryCancel();
-    RemoveHold();
-  }
-  void Cancel() { context_.TryCancel(); }
-  const Upstream& upstream() const { return *lease_.upstream(); }
+  void Abandon() { RemoveHold(); }
 
   void OnReadDone(bool ok) override {
     if (ok) {
+      lease().upstream()->SawLife();
+      relay_->call_ = this;
       relay_->OnMessage(message_);
     } else {
       RemoveHold();
     }
   }
-  void OnDone(const grpc::Status& status) override { relay_->OnCallDone(status); }
+  void OnDone(const grpc::Status& status) override { relay_->AttemptEnded(status); }
 
  private:
   GenerateRelay* const relay_;
-  const Lease lease_;
-  grpc::ClientContext context_;
   v1::ExecuteResponse message_;
 };
 
 GenerateRelay::GenerateRelay(Upstreams* upstreams, RouterMetrics* metrics, const Clock* clock,
-                             grpc::CallbackServerContext* context)
-    : upstreams_(upstreams),
+                             OpenCalls* open_calls, grpc::CallbackServerContext* context)
+    : Relay(upstreams, context),
       metrics_(metrics),
       clock_(clock),
+      open_calls_(open_calls),
       context_(context),
       arrival_ns_(clock->NowNs()) {
   metrics_->RequestBegan();
 }
 
-GenerateRelay::~GenerateRelay() = default;
-
 void GenerateRelay::Start(const grpc::ByteBuffer& request) {
+  if (!open_calls_->Enter(this)) {
+    End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router is draining"));
+    return;
+  }
   const absl::Status parsed = ParseProto(request, request_.mutable_request());
   if (!parsed.ok()) {
     End(ToGrpc(parsed));
@@ -82,37 +78,16 @@ void GenerateRelay::Start(const grpc::ByteBuffer& request) {
   request_.set_internal_id(RandomId());
   request_.set_traceparent(ClientMetadata(*context_, "traceparent"));
   request_.set_tracestate(ClientMetadata(*context_, "tracestate"));
-  attempts_ = std::make_unique<Attempts>(upstreams_, request_.request().model());
-  TryNextWorker();
+  StartRelay(request_.request().model());
 }
 
-void GenerateRelay::TryNextWorker() {
-  absl::StatusOr<Lease> lease = attempts_->Next();
-  if (!lease.ok()) {
-    End(ToGrpc(lease.status()));
-    return;
-  }
-  auto call = std::make_unique<Call>(this, *std::move(lease));
-  Call* started = nullptr;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!cancelled_) {
-      started = call.get();
-      call_ = std::move(call);
-    }
-  }
-  if (started == nullptr) {
-    End(CancelledStatus(*context_));
-    return;
-  }
-  started->Start();
+std::unique_ptr<Attempt> GenerateRelay::NewAttempt(Lease lease) {
+  return std::make_unique<Call>(this, std::move(lease));
 }
 
 void GenerateRelay::OnMessage(const v1::ExecuteResponse& message) {
   if (!message.has_response()) {
-    // `resolved` is for resumption.
-    absl::MutexLock lock(&mutex_);
-    call_->ReadNext();
+    call_->ReadNext();  // `resolved` is for resumption
     return;
   }
   if (!std::exchange(output_began_, true)) metrics_->FirstMessage(SecondsSinceArrival());
@@ -121,41 +96,22 @@ void GenerateRelay::OnMessage(const v1::ExecuteResponse& message) {
 }
 
 void GenerateRelay::OnWriteDone(bool ok) {
-  absl::MutexLock lock(&mutex_);
+  // The attempt is open: its hold is ours.
   if (ok) {
     call_->ReadNext();
-  } else {
-    cancelled_ = true;  // nobody is left to write to; OnCancel may come later than the end of the call
-    call_->Abandon();
-  }
-}
-
-void GenerateRelay::OnCancel() {
-  absl::MutexLock lock(&mutex_);
-  cancelled_ = true;
-  if (call_ != nullptr) call_->Cancel();
-}
-
-void GenerateRelay::OnCallDone(const grpc::Status& status) {
-  std::unique_ptr<Call> call;
-  bool cancelled = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    call = std::move(call_);
-    cancelled = cancelled_;
-  }
-  if (cancelled || EndedByDeadline(*context_, status)) {
-    call.reset();
-    End(CancelledStatus(*context_));
     return;
   }
-  const bool lost = attempts_->WorkerLost(call->upstream(), status);
-  call.reset();
-  if (lost && !output_began_) {
-    TryNextWorker();
-  } else {
-    End(lost ? attempts_->last_failure() : status);
-  }
+  ClientLeft();  // nobody is left to write to; OnCancel may come later than the end of the call
+  call_->Abandon();
+}
+
+void GenerateRelay::Cut(const absl::Status& status) {
+  Stop(ToGrpc(status));
+}
+
+void GenerateRelay::OnDone() {
+  open_calls_->Leave(this);
+  delete this;
 }
 
 void GenerateRelay::End(const grpc::Status& status) {

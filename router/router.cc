@@ -1,8 +1,9 @@
 #include "router/router.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
-#include "common/logging.h"
 
 namespace ridge::router {
 
@@ -13,13 +14,12 @@ Router::Router(const RouterConfig& config) : config_(config), metrics_(&registry
   options.max_message_bytes = config.max_message_bytes;
   upstreams_ = std::make_unique<Upstreams>(config.workers, options, RealClock(), &metrics_,
                                            [this](bool ready) { SetUpstreamsReady(ready); });
-  service_ = std::make_unique<InferenceService>(upstreams_.get(), &metrics_, RealClock());
+  service_ = std::make_unique<InferenceService>(upstreams_.get(), &metrics_, RealClock(), &open_calls_);
 }
 
 Router::~Router() {
   // Whoever calls goes first, then who is called.
-  http_.reset();
-  if (grpc_ != nullptr) grpc_->Shutdown(absl::ZeroDuration());
+  ports_.reset();
   upstreams_.reset();
 }
 
@@ -30,36 +30,32 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Start(const RouterConfig& config
 }
 
 absl::Status Router::Listen() {
-  GrpcServerOptions options;
-  options.listen = config_.listen;
-  options.max_message_bytes = config_.max_message_bytes;
-  absl::StatusOr<std::unique_ptr<GrpcServer>> grpc = GrpcServer::Start(options, {service_.get()});
-  if (!grpc.ok()) return grpc.status();
-  {
-    absl::MutexLock lock(&mutex_);
-    grpc_ = *std::move(grpc);
-    PublishHealth();
-  }
-  if (config_.metrics_port < 0) return absl::OkStatus();
-  HttpPortOptions http_options;
-  http_options.host = ListenHost(config_);
-  http_options.port = config_.metrics_port;
-  http_options.metrics = &registry_;
-  http_options.ready = [this] { return Ready(); };
-  http_options.status = [this] { return StatusText(); };
-  absl::StatusOr<std::unique_ptr<HttpPort>> http = HttpPort::Start(std::move(http_options));
-  if (!http.ok()) return http.status();
-  http_ = *std::move(http);
+  ServerPortsOptions options;
+  options.grpc.listen = config_.listen;
+  options.grpc.max_message_bytes = config_.max_message_bytes;
+  options.metrics_port = config_.metrics_port;
+  options.http.metrics = &registry_;
+  options.http.ready = [this] { return Ready(); };
+  options.http.status = [this] { return StatusText(); };
+  absl::StatusOr<std::unique_ptr<ServerPorts>> ports = ServerPorts::Open(std::move(options));
+  if (!ports.ok()) return ports.status();
+  ports_ = *std::move(ports);
+  if (absl::Status status = ports_->Serve({service_.get()}); !status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
+  serving_ = true;
+  PublishHealth();
   return absl::OkStatus();
 }
 
-void Router::Drain() {
+int Router::Drain() {
   {
     absl::MutexLock lock(&mutex_);
     draining_ = true;
     PublishHealth();
   }
-  grpc_->Shutdown(config_.drain_timeout);
+  const int cut = open_calls_.Drain(config_.drain_timeout, "the router stops");
+  ports_->ShutdownGrpc(absl::ZeroDuration());
+  return cut;
 }
 
 void Router::SetUpstreamsReady(bool ready) {
@@ -69,13 +65,13 @@ void Router::SetUpstreamsReady(bool ready) {
 }
 
 void Router::PublishHealth() {
-  // The first reports may come before the server listens.
-  if (grpc_ != nullptr) grpc_->SetServing("ridge.v1.Inference", upstreams_ready_ && !draining_);
+  // The first reports may come before the port is open.
+  if (serving_) ports_->SetServing("ridge.v1.Inference", upstreams_ready_ && !draining_);
 }
 
 bool Router::Ready() const {
   absl::MutexLock lock(&mutex_);
-  return upstreams_ready_ && !draining_;
+  return serving_ && upstreams_ready_ && !draining_;
 }
 
 std::string Router::StatusText() const {

@@ -9,9 +9,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/grpc_server.h"
-#include "common/http_port.h"
 #include "common/metrics.h"
+#include "common/open_calls.h"
+#include "common/server_ports.h"
 #include "router/router_config.h"
 #include "router/router_metrics.h"
 #include "router/service.h"
@@ -25,13 +25,14 @@ class Router {
   static absl::StatusOr<std::unique_ptr<Router>> Start(const RouterConfig& config);
   ~Router();
 
-  int grpc_port() const { return grpc_->port(); }
+  int grpc_port() const { return ports_->grpc_port(); }
   // -1 where there is none.
-  int metrics_port() const { return http_ == nullptr ? -1 : http_->port(); }
+  int metrics_port() const { return ports_->metrics_port(); }
+  std::string DescribePorts() const { return ports_->Describe(); }
 
-  // Not ready any more, accepts nothing new; returns when the open streams ended or the drain time-out
-  // passed.
-  void Drain();
+  // Not ready any more, accepts nothing new; returns when the open streams ended, with the gRPC port closed.
+  // The drain time-out cuts what is left then; returns how many streams that were.
+  int Drain();
 
  private:
   explicit Router(const RouterConfig& config);
@@ -49,11 +50,12 @@ class Router {
   mutable absl::Mutex mutex_;
   bool upstreams_ready_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool serving_ ABSL_GUARDED_BY(mutex_) = false;  // the gRPC port is open
 
+  OpenCalls open_calls_;
   std::unique_ptr<Upstreams> upstreams_;
   std::unique_ptr<InferenceService> service_;
-  std::unique_ptr<GrpcServer> grpc_;
-  std::unique_ptr<HttpPort> http_;
+  std::unique_ptr<ServerPorts> ports_;
 };
 
 }  // namespace ridge::router

@@ -1,13 +1,12 @@
 #include "router/router_config.h"
 
-#include <limits>
 #include <set>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/address.h"
 #include "common/flags.h"
 #include "common/status.h"
 
@@ -28,22 +27,12 @@ constexpr int kMaxPort = 65535;
 constexpr int64_t kMinMessageBytes = int64_t{4} << 10;
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
 
-absl::Status CheckAddress(absl::string_view flag, absl::string_view address, int min_port) {
-  const size_t colon = address.rfind(':');
-  int port = -1;
-  if (colon == absl::string_view::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
-      port < min_port || port > kMaxPort) {
-    return InvalidField(flag, absl::StrCat("\"", address, "\" is not host:port"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckWorkers(const std::vector<std::string>& workers) {
   if (workers.empty()) return InvalidField("--workers", "at least one host:port is required");
   std::set<absl::string_view> seen;
   for (const std::string& worker : workers) {
-    absl::Status status = CheckAddress("--workers", worker, 1);
-    if (!status.ok()) return status;
+    const absl::StatusOr<HostPort> address = ParseHostPort("--workers", worker, 1);
+    if (!address.ok()) return address.status();
     if (!seen.insert(worker).second) {
       return InvalidField("--workers", absl::StrCat("\"", worker, "\" is named twice"));
     }
@@ -53,12 +42,9 @@ absl::Status CheckWorkers(const std::vector<std::string>& workers) {
 
 }  // namespace
 
-std::string ListenHost(const RouterConfig& config) {
-  return config.listen.substr(0, config.listen.rfind(':'));
-}
-
 absl::Status Validate(const RouterConfig& config) {
-  if (absl::Status status = CheckAddress("--listen", config.listen, 0); !status.ok()) return status;
+  const absl::StatusOr<HostPort> listen = ParseHostPort("--listen", config.listen, 0);
+  if (!listen.ok()) return listen.status();
   if (absl::Status status = CheckWorkers(config.workers); !status.ok()) return status;
   if (config.metrics_port < -1 || config.metrics_port > kMaxPort) {
     return InvalidField("--metrics_port", absl::StrCat(config.metrics_port, " is not in -1 to ", kMaxPort));

@@ -21,9 +21,6 @@ struct RouterConfig {
   absl::Duration report_timeout = absl::Seconds(5);   // a worker that is silent for longer is down; >= 1 s
 };
 
-// "127.0.0.1" of "127.0.0.1:50050".
-std::string ListenHost(const RouterConfig& config);
-
 // From the command line, checked; an error names the flag.
 absl::StatusOr<RouterConfig> RouterConfigFromFlags();
 

@@ -7,12 +7,13 @@
 
 namespace ridge::router {
 
-InferenceService::InferenceService(Upstreams* upstreams, RouterMetrics* metrics, const Clock* clock)
-    : upstreams_(upstreams), metrics_(metrics), clock_(clock) {}
+InferenceService::InferenceService(Upstreams* upstreams, RouterMetrics* metrics, const Clock* clock,
+                                   OpenCalls* open_calls)
+    : upstreams_(upstreams), metrics_(metrics), clock_(clock), open_calls_(open_calls) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(grpc::CallbackServerContext* context,
                                                                        const grpc::ByteBuffer* request) {
-  auto* relay = new GenerateRelay(upstreams_, metrics_, clock_, context);
+  auto* relay = new GenerateRelay(upstreams_, metrics_, clock_, open_calls_, context);
   relay->Start(*request);
   return relay;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common/clock.h"
+#include "common/open_calls.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "ridge/v1/inference.grpc.pb.h"
 #include "router/router_metrics.h"
@@ -26,7 +27,7 @@ using RawInferenceService = RawGenerate<RawTokenize<RawDetokenize<RawGetModel<v1
 class InferenceService final : public RawInferenceService {
  public:
   // All outlive the service.
-  InferenceService(Upstreams* upstreams, RouterMetrics* metrics, const Clock* clock);
+  InferenceService(Upstreams* upstreams, RouterMetrics* metrics, const Clock* clock, OpenCalls* open_calls);
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
@@ -46,6 +47,7 @@ class InferenceService final : public RawInferenceService {
   Upstreams* const upstreams_;
   RouterMetrics* const metrics_;
   const Clock* const clock_;
+  OpenCalls* const open_calls_;
 };
 
 }  // namespace ridge::router

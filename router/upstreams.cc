@@ -4,17 +4,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/grpc_channel.h"
 #include "common/logging.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
-#include "grpcpp/support/channel_arguments.h"
 
 namespace ridge::router {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr int64_t kMinBackoffNs = 100'000'000;
-constexpr int64_t kMaxBackoffNs = 3'000'000'000;
+constexpr int64_t kMaxBackoffNs = 1'000'000'000;
 constexpr int kMinReconnectMs = 100;
 constexpr int kMaxReconnectMs = 3000;
 // Above the minimum interval that the workers' servers allow.
@@ -22,7 +22,7 @@ constexpr int kKeepaliveIntervalMs = 15000;
 constexpr int kKeepaliveTimeoutMs = 5000;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const UpstreamOptions& options) {
-  grpc::ChannelArguments arguments;
+  grpc::ChannelArguments arguments = DirectChannelArguments();
   arguments.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveIntervalMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
@@ -31,9 +31,18 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Ups
   // gRPC's name for the limit of one attempt to connect.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
                    static_cast<int>(absl::ToInt64Milliseconds(options.connect_timeout)));
-  // Workers are in reach directly; a proxy of the environment is for the outside.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::string WatchFailure(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+      return "it ended its reports";
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return "it is no ridge-worker: it does not serve ridge.v1.Worker";
+    default:
+      return status.error_message();
+  }
 }
 
 }  // namespace
@@ -42,7 +51,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Ups
 class Upstream::LoadWatch final : public grpc::ClientReadReactor<v1::LoadReport> {
  public:
   explicit LoadWatch(Upstream* owner) : owner_(owner) {
-    context_.set_wait_for_ready(true);
     owner->worker()->async()->WatchLoad(&context_, &request_, this);
   }
 
@@ -96,7 +104,7 @@ void Upstream::Stop() {
 
 UpstreamState Upstream::State() const {
   absl::MutexLock lock(&mutex_);
-  return {up_, report_, in_flight_.load()};
+  return {up_, report_, in_flight_.load(), why_down_};
 }
 
 void Upstream::Tick() {
@@ -105,8 +113,10 @@ void Upstream::Tick() {
   {
     absl::MutexLock lock(&mutex_);
     if (watch_ != nullptr) {
-      if (up_ && now_ns - last_report_ns_ > absl::ToInt64Nanoseconds(options_.report_timeout))
-        watch_->Cancel();
+      if (!Silent()) return;
+      silent_ = true;
+      watch_->Cancel();
+      for (UpstreamCall* call : calls_) call->Cancel();
       return;
     }
     if (watching_ || stopping_ || now_ns < next_watch_ns_) return;
@@ -117,13 +127,40 @@ void Upstream::Tick() {
   begun->Start();
 }
 
+bool Upstream::Silent() const {
+  return up_ && !silent_ &&
+         clock_->NowNs() - last_life_ns_ > absl::ToInt64Nanoseconds(options_.report_timeout);
+}
+
+std::string Upstream::SilenceReason() const {
+  return absl::StrCat("silent for ", absl::FormatDuration(options_.report_timeout));
+}
+
+void Upstream::Opened(UpstreamCall* call) {
+  absl::MutexLock lock(&mutex_);
+  calls_.insert(call);
+  if (silent_) call->Cancel();
+}
+
+void Upstream::Closed(UpstreamCall* call) {
+  absl::MutexLock lock(&mutex_);
+  calls_.erase(call);
+}
+
+std::string Upstream::LossReason(const grpc::Status& status) const {
+  absl::MutexLock lock(&mutex_);
+  return silent_ ? SilenceReason() : status.error_message();
+}
+
 void Upstream::Reported(const v1::LoadReport& report) {
   bool came_up = false;
   {
     absl::MutexLock lock(&mutex_);
     came_up = !std::exchange(up_, true);
     report_ = report;
-    last_report_ns_ = clock_->NowNs();
+    silent_ = false;
+    why_down_.clear();
+    last_life_ns_ = clock_->NowNs();
     backoff_ns_ = kMinBackoffNs;
   }
   up_metric_.Set(report.accepting() ? 1 : 0);
@@ -135,19 +172,21 @@ void Upstream::Reported(const v1::LoadReport& report) {
 
 void Upstream::WatchEnded(const grpc::Status& status) {
   std::unique_ptr<LoadWatch> ended;
-  bool went_down = false;
+  std::string news;  // why the worker is down, where that is not known yet
   {
     absl::MutexLock lock(&mutex_);
     ended = std::move(watch_);
-    went_down = std::exchange(up_, false);
+    const bool went_down = std::exchange(up_, false);
+    const std::string reason = silent_ ? SilenceReason() : WatchFailure(status);
+    // Once; the next attempts may fail for many reasons.
+    if (!stopping_ && (went_down || why_down_.empty())) news = reason;
+    why_down_ = reason;
     report_.Clear();
     next_watch_ns_ = clock_->NowNs() + backoff_ns_;
     backoff_ns_ = std::min(2 * backoff_ns_, kMaxBackoffNs);
   }
   up_metric_.Set(0);
-  if (went_down) {
-    LogWarning("worker {} is down: {}", address_, status.error_message());
-  }
+  if (!news.empty()) LogWarning("worker {} is down: {}", address_, news);
   on_change_();
   // It holds the channel, whose last owner must not be one of gRPC's threads: they cannot wait for
   // themselves.
@@ -171,7 +210,7 @@ Lease::~Lease() {
 
 Upstreams::Upstreams(const std::vector<std::string>& addresses, const UpstreamOptions& options,
                      const Clock* clock, RouterMetrics* metrics, std::function<void(bool)> on_ready)
-    : on_ready_(std::move(on_ready)) {
+    : on_ready_(std::move(on_ready)), last_differs_(addresses.size(), false) {
   for (const std::string& address : addresses) {
     upstreams_.push_back(std::make_unique<Upstream>(address, options, clock, metrics, [this] { Notify(); }));
   }
@@ -187,7 +226,19 @@ Upstreams::~Upstreams() {
 
 void Upstreams::Notify() {
   absl::MutexLock lock(&notify_mutex_);
-  const bool ready = AnyReady();
+  const std::vector<WorkerLoad> loads = Loads();
+  const std::vector<bool> differs = Differing(loads);
+  for (size_t i = 0; i < loads.size(); ++i) {
+    if (differs[i] && !last_differs_[i]) {
+      LogWarning(
+          "worker {} gets no requests: its numerics id {} and context {} are not those of most workers "
+          "with model {}",
+          upstreams_[i]->address(), loads[i].numerics_id, loads[i].context_length, loads[i].model);
+    }
+  }
+  last_differs_ = differs;
+  const bool ready =
+      std::any_of(loads.begin(), loads.end(), [](const WorkerLoad& load) { return load.ready; });
   if (std::exchange(last_ready_, ready) != ready) on_ready_(ready);
 }
 
@@ -197,41 +248,49 @@ void Upstreams::Watch() {
   } while (!stopped_.WaitForNotificationWithTimeout(kTick));
 }
 
-absl::StatusOr<Lease> Upstreams::Acquire(absl::string_view model, const std::vector<const Upstream*>& tried) {
-  absl::MutexLock lock(&pick_mutex_);
+std::vector<WorkerLoad> Upstreams::Loads() const {
   std::vector<WorkerLoad> loads;
   for (const auto& upstream : upstreams_) {
     const UpstreamState state = upstream->State();
     WorkerLoad load;
     load.ready = state.up && state.report.accepting();
-    load.excluded = std::find(tried.begin(), tried.end(), upstream.get()) != tried.end();
     load.model = state.report.model();
+    load.numerics_id = state.report.numerics_id();
+    load.context_length = state.report.context_length();
     load.in_flight = state.in_flight;
     load.reported = int64_t{state.report.running_requests()} + state.report.queued_requests();
     loads.push_back(std::move(load));
+  }
+  return loads;
+}
+
+absl::StatusOr<Lease> Upstreams::Acquire(absl::string_view model, const std::vector<const Upstream*>& tried) {
+  absl::MutexLock lock(&pick_mutex_);
+  std::vector<WorkerLoad> loads = Loads();
+  for (size_t i = 0; i < loads.size(); ++i) {
+    loads[i].excluded = std::find(tried.begin(), tried.end(), upstreams_[i].get()) != tried.end();
   }
   const absl::StatusOr<size_t> picked = policy_.Pick(loads, model);
   if (!picked.ok()) return picked.status();
   return Lease(upstreams_[*picked].get());
 }
 
-bool Upstreams::AnyReady() const {
-  return std::any_of(upstreams_.begin(), upstreams_.end(), [](const auto& upstream) {
-    const UpstreamState state = upstream->State();
-    return state.up && state.report.accepting();
-  });
-}
-
 std::string Upstreams::Describe() const {
+  const std::vector<bool> differs = Differing(Loads());
   std::string text;
-  for (const auto& upstream : upstreams_) {
-    const UpstreamState state = upstream->State();
+  for (size_t i = 0; i < upstreams_.size(); ++i) {
+    const UpstreamState state = upstreams_[i]->State();
     const v1::LoadReport& report = state.report;
-    absl::StrAppend(&text, upstream->address(), state.up ? " up" : " down",
-                    report.accepting() ? " accepting" : "", " in_flight=", state.in_flight,
+    absl::StrAppend(&text, upstreams_[i]->address(), " in_flight=", state.in_flight);
+    if (!state.up) {
+      absl::StrAppend(&text, " down", state.why_down.empty() ? "" : ": ", state.why_down, "\n");
+      continue;
+    }
+    absl::StrAppend(&text, " up", report.accepting() ? " accepting" : "", differs[i] ? " differing" : "",
                     " running=", report.running_requests(), " queued=", report.queued_requests(),
                     " kv_free_tokens=", report.kv_free_tokens(), "/", report.kv_capacity_tokens(),
-                    " model=", report.model(), " numerics_id=", report.numerics_id(), "\n");
+                    " model=", report.model(), " context=", report.context_length(),
+                    " numerics_id=", report.numerics_id(), "\n");
   }
   return text;
 }

@@ -2,7 +2,9 @@
 // there.
 //
 // Each worker is watched through one Worker.WatchLoad stream. The worker is up while reports arrive; a stream
-// that ends or falls silent is opened anew, with backoff. Connections are kept by gRPC, with its own backoff.
+// that ends or falls silent is opened anew, with backoff. A worker from which nothing comes any more, neither
+// reports nor messages of streams, is lost, and what is open there with it. Connections are kept by gRPC,
+// with its own backoff.
 //
 // Threads: everything here is thread-safe. One thread of Upstreams opens and ends watches; gRPC's threads
 // bring the reports. Ownership: Upstreams owns its Upstream objects; a Lease must not outlive them.
@@ -11,6 +13,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -40,6 +43,15 @@ struct UpstreamState {
   bool up = false;        // reports arrive
   v1::LoadReport report;  // the last one; empty while down
   int64_t in_flight = 0;  // calls of this router that are open there
+  std::string why_down;   // the last failure to get reports; empty before the first one, and while up
+};
+
+// A call that is open at a worker.
+class UpstreamCall {
+ public:
+  virtual ~UpstreamCall() = default;
+  // The worker fell silent: the call is to end, soon. Must not block.
+  virtual void Cancel() = 0;
 };
 
 class Upstream {
@@ -59,6 +71,16 @@ class Upstream {
 
   void CountGenerate() { generate_metric_.Increment(); }
 
+  // Between the two, `call` is cancelled when the worker falls silent.
+  void Opened(UpstreamCall* call);
+  void Closed(UpstreamCall* call);
+
+  // Something other than a report came from the worker.
+  void SawLife() { last_life_ns_ = clock_->NowNs(); }
+
+  // Why a call that ended with `status` was lost here, in words.
+  std::string LossReason(const grpc::Status& status) const;
+
   // Opens the watch when it is due and ends one that fell silent. Not together with or after Stop.
   void Tick();
 
@@ -69,6 +91,8 @@ class Upstream {
   friend class Lease;
   class LoadWatch;
 
+  bool Silent() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string SilenceReason() const;
   void Reported(const v1::LoadReport& report);
   void WatchEnded(const grpc::Status& status);
 
@@ -81,6 +105,7 @@ class Upstream {
   std::unique_ptr<v1::Worker::Stub> worker_;
   std::unique_ptr<grpc::GenericStub> raw_;
   std::atomic<int64_t> in_flight_{0};
+  std::atomic<int64_t> last_life_ns_{0};
 
   mutable absl::Mutex mutex_;
   std::unique_ptr<LoadWatch> watch_ ABSL_GUARDED_BY(mutex_);
@@ -88,7 +113,9 @@ class Upstream {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool up_ ABSL_GUARDED_BY(mutex_) = false;
   v1::LoadReport report_ ABSL_GUARDED_BY(mutex_);
-  int64_t last_report_ns_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // fell silent; until the next report
+  std::string why_down_ ABSL_GUARDED_BY(mutex_);
+  std::set<UpstreamCall*> calls_ ABSL_GUARDED_BY(mutex_);
   int64_t next_watch_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t backoff_ns_ ABSL_GUARDED_BY(mutex_);
 };
@@ -109,8 +136,8 @@ class Lease {
 
 class Upstreams {
  public:
-  // Starts to watch. `on_ready` hears whenever the answer of AnyReady changed (it is false at first), one
-  // call at a time, until this object is destroyed; it must not block.
+  // Starts to watch. `on_ready` hears whenever it changed whether some worker accepts requests (at first none
+  // does), one call at a time, until this object is destroyed; it must not block.
   Upstreams(const std::vector<std::string>& addresses, const UpstreamOptions& options, const Clock* clock,
             RouterMetrics* metrics, std::function<void(bool)> on_ready);
   ~Upstreams();
@@ -118,15 +145,14 @@ class Upstreams {
   // The policy's choice among the workers that are not in `tried`; its errors pass through.
   absl::StatusOr<Lease> Acquire(absl::string_view model, const std::vector<const Upstream*>& tried);
 
-  // Whether some worker accepts requests.
-  bool AnyReady() const;
-
   // One line a worker, for people.
   std::string Describe() const;
 
  private:
   void Watch();
+  // After any change of a worker's state.
   void Notify();
+  std::vector<WorkerLoad> Loads() const;
 
   const std::function<void(bool)> on_ready_;
   std::vector<std::unique_ptr<Upstream>> upstreams_;
@@ -134,6 +160,7 @@ class Upstreams {
   LeastLoaded policy_ ABSL_GUARDED_BY(pick_mutex_);
   absl::Mutex notify_mutex_;
   bool last_ready_ ABSL_GUARDED_BY(notify_mutex_) = false;
+  std::vector<bool> last_differs_ ABSL_GUARDED_BY(notify_mutex_);
   absl::Notification stopped_;
   std::thread thread_;
 };

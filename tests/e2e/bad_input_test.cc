@@ -71,6 +71,9 @@ std::vector<BadRequest> BadLimits() {
       Bad("n", [](Request* r) { r->set_n(2); }),
       Bad("logprobs", [](Request* r) { r->set_logprobs(-1); }),
       Bad("echo", [](Request* r) { r->set_echo(true); }),
+      // Reserved for a later version.
+      Bad("field 32",
+          [](Request* r) { r->GetReflection()->MutableUnknownFields(r)->AddLengthDelimited(32, "x"); }),
   };
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/grpc_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 
@@ -14,7 +15,7 @@ void SetTimeout(grpc::ClientContext* context, absl::Duration timeout) {
 }
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
+  grpc::ChannelArguments arguments = DirectChannelArguments();
   // A channel of one's own: no connection is shared with an earlier client of the same port.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);

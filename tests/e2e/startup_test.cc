@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -110,6 +111,23 @@ TEST(StartupTest, AMetricsPortThatIsTaken) {
   const TakenPort taken;
   ExpectWorkerFailure({"--metrics-port", taken.port()}, "--metrics_port");
   ExpectRouterFailure({"--metrics-port", taken.port()}, "--metrics_port");
+}
+
+TEST(StartupTest, AnAddressThatCannotBe) {
+  ExpectWorkerFailure({"--listen", "127.0.0.1:80000"}, "port 80000 is not in 0 to 65535");
+  ExpectRouterFailure({"--listen", "127.0.0.1:80000"}, "port 80000 is not in 0 to 65535");
+  ExpectRouterFailure({"--workers", "127.0.0.1:1, 127.0.0.1:2"}, "--workers: \" 127.0.0.1:2\"");
+  ExpectRouterFailure({"--workers", "http://127.0.0.1:1"}, "--workers: \"http://127.0.0.1:1\"");
+}
+
+TEST(StartupTest, ASignalWhileTheModelLoadsEndsTheProcess) {
+  const auto process = Process::Start({BinaryPath("ridge-worker"), "--model", "synthetic:smollm2-135m",
+                                       "--listen", "127.0.0.1:0", "--metrics-port", "0"});
+  ASSERT_TRUE(process.ok()) << process.status();
+  ASSERT_TRUE((*process)->WaitForStderr("config: ", kPatience).ok());
+  (*process)->Signal(SIGTERM);
+  EXPECT_EQ((*process)->WaitForExit(kPatience), 128 + SIGTERM);
+  EXPECT_EQ((*process)->Stderr().find("ready: "), std::string::npos) << (*process)->Stderr();
 }
 
 TEST(StartupTest, AModelThatIsMissing) {

@@ -12,14 +12,10 @@
 namespace ridge::worker {
 namespace {
 
-// A client that gives up at its deadline is heard of before ours has quite passed.
 constexpr size_t kMaxTenantBytes = 256;  // of a tenant's name or salt
-constexpr int64_t kDeadlineSlackNs = 5'000'000;
 
 // gRPC's deadline is on the wall clock; the engine's on its own.
-int64_t DeadlineNs(const grpc::CallbackServerContext& context, int64_t now_ns) {
-  const std::chrono::system_clock::time_point deadline = context.deadline();
-  const auto now = std::chrono::system_clock::now();
+int64_t DeadlineNs(WallTime deadline, WallTime now, int64_t now_ns) {
   // Without a deadline it is the end of time, which has no difference to now.
   if (deadline >= now + std::chrono::hours(24 * 365)) return INT64_MAX;
   return now_ns + std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - now).count();
@@ -27,7 +23,9 @@ int64_t DeadlineNs(const grpc::CallbackServerContext& context, int64_t now_ns) {
 
 absl::StatusOr<ResolvedCall> ResolveGenerate(const grpc::ByteBuffer& bytes, const ServedModel& model) {
   v1::GenerateRequest request;
-  if (absl::Status status = ParseProto(bytes, &request); !status.ok()) return status;
+  absl::Status status = ParseProto(bytes, &request);
+  status.Update(RefuseUnknownFields(request));
+  if (!status.ok()) return status;
   absl::StatusOr<ResolvedCall> call = Resolve(request, model);
   if (call.ok()) call->spec.request_id = RandomId();
   return call;
@@ -35,7 +33,10 @@ absl::StatusOr<ResolvedCall> ResolveGenerate(const grpc::ByteBuffer& bytes, cons
 
 absl::StatusOr<ResolvedCall> ResolveExecute(const grpc::ByteBuffer& bytes, const ServedModel& model) {
   v1::ExecuteRequest request;
-  if (absl::Status status = ParseProto(bytes, &request); !status.ok()) return status;
+  absl::Status status = ParseProto(bytes, &request);
+  status.Update(RefuseUnknownFields(request.request()));  // named as the client knows them
+  status.Update(RefuseUnknownFields(request));
+  if (!status.ok()) return status;
   if (request.internal_id().empty()) return InvalidField("internal_id", "required");
   if (request.work_case() == v1::ExecuteRequest::WORK_NOT_SET) {
     return InvalidField("work", "one of request, resolved is required");
@@ -63,7 +64,9 @@ GenerateCall::GenerateCall(const CallEnvironment& environment, Envelope envelope
     : environment_(environment),
       envelope_(envelope),
       arrival_ns_(environment.clock->NowNs()),
-      deadline_ns_(DeadlineNs(*context, arrival_ns_)) {}
+      arrival_(std::chrono::system_clock::now()),
+      deadline_(context->deadline()),
+      deadline_ns_(DeadlineNs(deadline_, arrival_, arrival_ns_)) {}
 
 GenerateCall* GenerateCall::Start(const CallEnvironment& environment, Envelope envelope,
                                   grpc::CallbackServerContext* context, const grpc::ByteBuffer& request) {
@@ -72,7 +75,7 @@ GenerateCall* GenerateCall::Start(const CallEnvironment& environment, Envelope e
     absl::MutexLock lock(&call->mutex_);
     call->self_ = call;
   }
-  environment.open_calls->Enter();
+  environment.open_calls->Enter(call.get());
   // The copy shares the bytes.
   environment.tasks->Add([call, request] { call->Prepare(request); });
   return call.get();
@@ -81,8 +84,8 @@ GenerateCall* GenerateCall::Start(const CallEnvironment& environment, Envelope e
 void GenerateCall::Prepare(const grpc::ByteBuffer& request) {
   {
     absl::MutexLock lock(&mutex_);
-    if (cancelled_) {
-      outcome_ = CancelledStatus();
+    if (stopped_.has_value()) {
+      outcome_ = stopped_;
       Advance();
       return;
     }
@@ -97,7 +100,7 @@ void GenerateCall::Prepare(const grpc::ByteBuffer& request) {
 
 absl::Status GenerateCall::Submit(absl::StatusOr<ResolvedCall> call) {
   if (!call.ok()) return call.status();
-  if (cancelled_) return CancelledStatus();
+  if (stopped_.has_value()) return *stopped_;
   if (environment_.clock->NowNs() >= deadline_ns_) return absl::DeadlineExceededError("the deadline passed");
   if (environment_.engine->Load().draining) return absl::UnavailableError("the server is draining");
   absl::Status fits =
@@ -113,18 +116,25 @@ absl::Status GenerateCall::Submit(absl::StatusOr<ResolvedCall> call) {
   return absl::OkStatus();
 }
 
-absl::Status GenerateCall::CancelledStatus() const {
-  if (deadline_ns_ != INT64_MAX && environment_.clock->NowNs() >= deadline_ns_ - kDeadlineSlackNs) {
-    return absl::DeadlineExceededError("the deadline passed");
-  }
-  return absl::CancelledError("the client left");
+absl::Status GenerateCall::ClientLeft() const {
+  return CancelledStatus(arrival_, deadline_, std::chrono::system_clock::now());
+}
+
+void GenerateCall::Stop(const absl::Status& why) {
+  if (stopped_.has_value()) return;
+  stopped_ = why;
+  if (stream_.has_value()) environment_.engine->Cancel(sequence_, why);
 }
 
 void GenerateCall::OnCancel() {
   absl::MutexLock lock(&mutex_);
-  cancelled_ = true;
-  // Before there is a sequence, the task sees the flag.
-  if (stream_.has_value()) environment_.engine->Cancel(sequence_, CancelledStatus());
+  client_is_gone_ = true;
+  Stop(ClientLeft());
+}
+
+void GenerateCall::Cut(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  Stop(status);
 }
 
 bool GenerateCall::OnToken(const TokenEvent& token) {
@@ -147,14 +157,14 @@ void GenerateCall::OnWriteDone(bool ok) {
   write_in_flight_ = false;
   if (!ok) {
     // Nothing reaches the client any more; the call is finished when the sequence has ended.
-    cancelled_ = true;
-    environment_.engine->Cancel(sequence_, CancelledStatus());
+    client_is_gone_ = true;
+    Stop(ClientLeft());
   }
   Advance();
 }
 
 void GenerateCall::OnDone() {
-  environment_.open_calls->Leave();
+  environment_.open_calls->Leave(this);
   // Where this was the last share, the call goes with it: after the lock was released.
   std::shared_ptr<GenerateCall> self;
   absl::MutexLock lock(&mutex_);
@@ -164,7 +174,7 @@ void GenerateCall::OnDone() {
 void GenerateCall::Advance() {
   if (write_in_flight_ || finished_) return;
   const bool failed = outcome_.has_value() && !outcome_->ok();
-  if (!cancelled_ && !failed && HasMessage()) {
+  if (!client_is_gone_ && !failed && HasMessage()) {
     writing_ = NextMessage();
     if (outcome_.has_value() && !HasMessage()) {
       finished_ = true;

@@ -12,13 +12,14 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/cancellation.h"
 #include "common/clock.h"
+#include "common/open_calls.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "worker/decision/sequence.h"
 #include "worker/loop/engine.h"
-#include "worker/service/open_calls.h"
 #include "worker/service/request.h"
 #include "worker/service/response_stream.h"
 #include "worker/service/task_pool.h"
@@ -36,6 +37,7 @@ struct CallEnvironment {
 
 class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public TokenSink,
+                           public OpenCall,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   enum class Envelope {
@@ -51,6 +53,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnCancel() override;
   void OnDone() override;
 
+  void Cut(const absl::Status& status) override;
+
   bool OnToken(const TokenEvent& token) override;
   void OnEnd(const Outcome& outcome) override;
 
@@ -60,8 +64,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // On a thread of the pool: from the request to the engine, or to an error.
   void Prepare(const grpc::ByteBuffer& request);
   absl::Status Submit(absl::StatusOr<ResolvedCall> call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends the call before its time: the engine drops the sequence, or Prepare sees it where there is none yet.
+  void Stop(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why the client's going ends the call.
-  absl::Status CancelledStatus() const;
+  absl::Status ClientLeft() const;
 
   // Starts the next write, or finishes the call, where nothing is in flight and there is something to do.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -71,7 +77,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const CallEnvironment environment_;
   const Envelope envelope_;
   const int64_t arrival_ns_;
-  const int64_t deadline_ns_;
+  const WallTime arrival_;
+  const WallTime deadline_;
+  const int64_t deadline_ns_;  // the same on the engine's clock
 
   absl::Mutex mutex_;
   std::shared_ptr<GenerateCall> self_ ABSL_GUARDED_BY(mutex_);           // gRPC's share
@@ -80,7 +88,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   SequenceId sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   grpc::ByteBuffer writing_ ABSL_GUARDED_BY(mutex_);
   bool write_in_flight_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;               // the client is gone
+  bool client_is_gone_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> stopped_ ABSL_GUARDED_BY(mutex_);  // why the call ends before its time
   std::optional<absl::Status> outcome_ ABSL_GUARDED_BY(mutex_);  // once there is nothing more to come
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };

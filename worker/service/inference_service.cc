@@ -13,9 +13,12 @@ grpc::ServerUnaryReactor* Answer(const CallEnvironment& environment, grpc::Callb
                                  absl::StatusOr<Response> (*method)(const Request&, const ServedModel&)) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   // Request and response live until the reactor is finished.
-  environment.tasks->Add([model = environment.model, reactor, request, response, method] {
+  environment.tasks->Add([model = environment.model, reactor, context, request, response, method] {
     Request message;
-    absl::Status status = ParseProto(*request, &message);
+    absl::Status status;
+    if (context->IsCancelled()) status = absl::CancelledError("the client left");
+    if (status.ok()) status = ParseProto(*request, &message);
+    if (status.ok()) status = RefuseUnknownFields(message);
     if (status.ok()) {
       const absl::StatusOr<Response> answer = method(message, *model);
       status = answer.status();

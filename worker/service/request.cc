@@ -113,7 +113,8 @@ const char* InputField(const v1::GenerateRequest& request) {
 
 absl::StatusOr<std::vector<TokenId>> ResolveInput(const v1::GenerateRequest& request,
                                                   const ServedModel& model) {
-  const InputOptions options = InputOptionsOf(request);
+  InputOptions options = InputOptionsOf(request);
+  options.max_bytes = MostPromptBytes(model);
   switch (request.input_case()) {
     case v1::GenerateRequest::kPrompt:
       return EncodeText(request.prompt(), options, model);

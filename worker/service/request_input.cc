@@ -32,6 +32,12 @@ Conversation ConversationOf(const v1::Chat& chat) {
   return conversation;
 }
 
+absl::Status CheckBytes(absl::string_view field, int64_t bytes, const InputOptions& options) {
+  if (bytes <= options.max_bytes) return absl::OkStatus();
+  return InvalidField(field,
+                      absl::StrCat(bytes, " bytes of text are more than can be taken, ", options.max_bytes));
+}
+
 }  // namespace
 
 absl::Status CheckModelName(const std::string& name, const ServedModel& model) {
@@ -57,6 +63,7 @@ absl::StatusOr<std::vector<TokenId>> EncodeText(const std::string& prompt, const
     return InvalidField("prompt", "the model has no tokenizer; send prompt_ids");
   }
   absl::Status status = CheckMeaningless("add_generation_prompt", options.add_generation_prompt, "chat");
+  status.Update(CheckBytes("prompt", static_cast<int64_t>(prompt.size()), options));
   if (!status.ok()) return status;
   absl::StatusOr<std::vector<TokenId>> ids =
       model.tokenizer->Encode(prompt, {.parse_special = options.parse_special_tokens.value_or(true),
@@ -94,6 +101,9 @@ absl::StatusOr<std::vector<TokenId>> EncodeChat(const v1::Chat& chat, const Inpu
   absl::StatusOr<std::vector<PromptPart>> parts = model.chat_template->Render(conversation);
   // The template names the field, from messages[i] on.
   if (!parts.ok()) return absl::InvalidArgumentError(absl::StrCat("chat.", parts.status().message()));
+  int64_t bytes = 0;
+  for (const PromptPart& part : *parts) bytes += static_cast<int64_t>(part.text.size());
+  if (status = CheckBytes("chat", bytes, options); !status.ok()) return status;
   absl::StatusOr<std::vector<TokenId>> ids =
       EncodePrompt(*model.tokenizer, *parts, options.parse_special_tokens.value_or(false));
   if (!ids.ok()) return InvalidField("chat", ids.status().message());

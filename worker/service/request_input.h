@@ -17,6 +17,7 @@ namespace ridge::worker {
 
 // The fields that say how text is read; absent where the request leaves the default.
 struct InputOptions {
+  int64_t max_bytes = INT64_MAX;  // of the text; more is refused before it is tokenised, which takes time
   std::optional<bool> add_special_tokens;
   std::optional<bool> add_generation_prompt;
   std::optional<bool> parse_special_tokens;

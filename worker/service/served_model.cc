@@ -68,6 +68,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const WorkerConfig& con
   return tokenizer;
 }
 
+int64_t LongestTokenBytes(const Tokenizer* tokenizer) {
+  size_t longest = 0;
+  const int32_t tokens = tokenizer == nullptr ? 0 : tokenizer->vocab_size();
+  for (TokenId id = 0; id < tokens; ++id) longest = std::max(longest, tokenizer->TokenBytes(id).size());
+  return static_cast<int64_t>(longest);
+}
+
 absl::StatusOr<std::optional<ChatTemplate>> LoadChatTemplate(const WorkerConfig& config,
                                                              const Tokenizer* tokenizer) {
   const bool is_named = !config.chat_template.empty();
@@ -98,6 +105,23 @@ void AddEnds(const Tokenizer& tokenizer, const std::optional<ChatTemplate>& chat
 
 }  // namespace
 
+absl::Status CheckModelPath(const WorkerConfig& config) {
+  if (absl::StartsWith(config.model, "synthetic:")) return absl::OkStatus();
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(config.model, error);
+  const bool wrong_kind = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+                          !std::filesystem::is_directory(status);
+  if (wrong_kind) return InvalidField("--model", absl::StrCat(config.model, ": not a file or a directory"));
+  return absl::OkStatus();
+}
+
+int64_t MostPromptBytes(const ServedModel& model) {
+  // Normalisation (NFC) makes a text up to three times shorter.
+  constexpr int64_t kMostShrinking = 3;
+  if (model.longest_token_bytes == 0) return INT64_MAX;
+  return model.context_length * model.longest_token_bytes * kMostShrinking;
+}
+
 absl::StatusOr<ServedModel> LoadServedModel(const WorkerConfig& config, const WeightSource& source) {
   ServedModel model;
   model.config = source.config();
@@ -109,6 +133,7 @@ absl::StatusOr<ServedModel> LoadServedModel(const WorkerConfig& config, const We
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(config, source);
   if (!tokenizer.ok()) return tokenizer.status();
   model.tokenizer = *std::move(tokenizer);
+  model.longest_token_bytes = LongestTokenBytes(model.tokenizer.get());
   absl::StatusOr<std::optional<ChatTemplate>> chat = LoadChatTemplate(config, model.tokenizer.get());
   if (!chat.ok()) return chat.status();
   model.chat_template = *std::move(chat);

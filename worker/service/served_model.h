@@ -22,6 +22,7 @@ struct ServedModel {
   int32_t context_length = 0;                 // most tokens of prompt and completion together
   std::unique_ptr<Tokenizer> tokenizer;       // none: only prompt_ids are served, and no text is returned.
                                               // Otherwise it has exactly config.vocab_size tokens
+  int64_t longest_token_bytes = 0;            // of the tokenizer; 0: not known
   std::optional<ChatTemplate> chat_template;  // only with a tokenizer
   SamplingParams default_sampling;            // what absent fields stand for; its seed has no meaning
 
@@ -30,6 +31,12 @@ struct ServedModel {
   std::string device;
   int64_t kv_capacity_tokens = 0;
 };
+
+// Before the model is opened: opening a pipe, for instance, would wait for ever.
+absl::Status CheckModelPath(const WorkerConfig& config);
+
+// More bytes of text than this cannot fit the context, whatever they are.
+int64_t MostPromptBytes(const ServedModel& model);
 
 // All but what the backend knows; context_length is that of the model and of --max_context, and what ends a
 // generation is what model, tokenizer and chat template name. Errors name the flag. What a model lacks (a

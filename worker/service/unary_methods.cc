@@ -15,10 +15,13 @@ namespace {
 
 // Bounds the memory of one call: an answer is many times larger than its request.
 constexpr size_t kMaxIds = 1 << 20;
+// And its time.
+constexpr int64_t kMaxTextBytes = int64_t{4} << 20;
 
 absl::StatusOr<std::vector<TokenId>> EncodeInput(const v1::TokenizeRequest& request,
                                                  const ServedModel& model) {
-  const InputOptions options = InputOptionsOf(request);
+  InputOptions options = InputOptionsOf(request);
+  options.max_bytes = kMaxTextBytes;
   switch (request.input_case()) {
     case v1::TokenizeRequest::kPrompt:
       return EncodeText(request.prompt(), options, model);

@@ -29,20 +29,22 @@ auto Timed(const char* name, Function phase) {
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerConfig& config) {
   auto worker = std::unique_ptr<Worker>(new Worker(config));
+  // Before the model: a port that is taken is found at once.
+  if (absl::Status status = worker->OpenPorts(); !status.ok()) return status;
   if (absl::Status status = worker->Load(); !status.ok()) return status;
   worker->StartEngine();
-  if (absl::Status status = worker->Listen(); !status.ok()) return status;
+  if (absl::Status status = worker->Serve(); !status.ok()) return status;
   return worker;
 }
 
 Worker::~Worker() {
   // Who calls goes before who is called.
-  http_.reset();
   if (worker_service_ != nullptr) worker_service_->Close();
-  grpc_.reset();
+  ports_.reset();
 }
 
 absl::Status Worker::Load() {
+  if (absl::Status status = CheckModelPath(config_); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<WeightSource>> source =
       Timed("model opened", [this] { return OpenModel(config_.model); });
   if (!source.ok()) return InvalidField("--model", source.status().message());
@@ -74,8 +76,12 @@ absl::Status Worker::ReserveMemory() {
   }
   // More than what all sequences hold at their limits would never be used.
   const int64_t most_blocks = int64_t{config_.max_batch} * ((model_.context_length - 1) / kBlockTokens + 1);
-  num_blocks_ =
-      static_cast<int32_t>(std::min({config_.kv_cache_bytes / block_bytes, most_blocks, int64_t{INT32_MAX}}));
+  const int64_t asked_blocks = config_.kv_cache_bytes / block_bytes;
+  num_blocks_ = static_cast<int32_t>(std::min({asked_blocks, most_blocks, int64_t{INT32_MAX}}));
+  if (num_blocks_ < asked_blocks) {
+    LogInfo("--kv_cache_bytes: {} of {} bytes are used: no more than --max_batch x context can be",
+            num_blocks_ * block_bytes, config_.kv_cache_bytes);
+  }
   model_.kv_capacity_tokens = int64_t{num_blocks_} * kBlockTokens;
   absl::Status status = backend_->Reserve(num_blocks_, {config_.max_batch, config_.step_tokens});
   if (!status.ok()) return InvalidField("--kv_cache_bytes", status.message());
@@ -110,30 +116,27 @@ void Worker::StartEngine() {
       environment, [this] { return ReportLoad(); }, [this] { StopAdmission(); });
 }
 
-absl::Status Worker::Listen() {
-  GrpcServerOptions options;
-  options.listen = config_.listen;
-  options.max_message_bytes = config_.max_message_bytes;
-  absl::StatusOr<std::unique_ptr<GrpcServer>> grpc =
-      GrpcServer::Start(options, {inference_.get(), worker_service_.get()});
-  if (!grpc.ok()) return grpc.status();
-  grpc_ = *std::move(grpc);
-  {
-    absl::MutexLock lock(&mutex_);
-    listening_ = true;
-    PublishHealth();
-  }
-  if (config_.metrics_port < 0) return absl::OkStatus();
-  HttpPortOptions http_options;
-  http_options.host = ListenHost(config_);
-  http_options.port = config_.metrics_port;
-  http_options.metrics = &registry_;
-  http_options.ready = [this] { return Ready(); };
-  http_options.status = [this] { return StatusText(); };
-  absl::StatusOr<std::unique_ptr<HttpPort>> http = HttpPort::Start(std::move(http_options));
-  if (!http.ok()) return http.status();
-  http_ = *std::move(http);
+absl::Status Worker::OpenPorts() {
+  ServerPortsOptions options;
+  options.grpc.listen = config_.listen;
+  options.grpc.max_message_bytes = config_.max_message_bytes;
+  options.metrics_port = config_.metrics_port;
+  options.http.metrics = &registry_;
+  options.http.ready = [this] { return Ready(); };
+  options.http.status = [this] { return StatusText(); };
+  absl::StatusOr<std::unique_ptr<ServerPorts>> ports = ServerPorts::Open(std::move(options));
+  if (!ports.ok()) return ports.status();
+  ports_ = *std::move(ports);
   return absl::OkStatus();
+}
+
+absl::Status Worker::Serve() {
+  absl::Status status = ports_->Serve({inference_.get(), worker_service_.get()});
+  if (!status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
+  serving_ = true;
+  PublishHealth();
+  return status;
 }
 
 void Worker::StopAdmission() {
@@ -144,24 +147,23 @@ void Worker::StopAdmission() {
 }
 
 void Worker::PublishHealth() {
-  // A router may ask for a drain before Listen has returned.
-  if (!listening_) return;
-  grpc_->SetServing(kInferenceName, !draining_);
-  grpc_->SetServing(kWorkerName, !draining_);
+  // A router may ask for a drain before Serve has returned.
+  if (!serving_) return;
+  ports_->SetServing(kInferenceName, !draining_);
+  ports_->SetServing(kWorkerName, !draining_);
 }
 
-void Worker::Drain() {
+int Worker::Drain() {
   StopAdmission();
-  if (!open_calls_.WaitUntilNone(config_.drain_timeout)) {
-    LogWarning("--drain_timeout: {} streams are cut off", open_calls_.count());
-  }
+  const int cut = open_calls_.Drain(config_.drain_timeout, "the worker stops");
   worker_service_->Close();
-  grpc_->Shutdown(absl::ZeroDuration());
+  ports_->ShutdownGrpc(absl::ZeroDuration());
+  return cut;
 }
 
 bool Worker::Ready() const {
   absl::MutexLock lock(&mutex_);
-  return listening_ && !draining_;
+  return serving_ && !draining_;
 }
 
 v1::LoadReport Worker::ReportLoad() const {
@@ -175,10 +177,17 @@ v1::LoadReport Worker::ReportLoad() const {
   report.set_accepting(Ready());
   report.set_model(model_.name);
   report.set_numerics_id(model_.numerics_id);
+  report.set_context_length(model_.context_length);
   return report;
 }
 
 std::string Worker::StatusText() const {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!serving_) {
+      return absl::StrCat("ridge-worker " RIDGE_VERSION "\nstarting\n\nconfig: ", ToString(config_), "\n");
+    }
+  }
   return absl::StrCat("ridge-worker " RIDGE_VERSION "\n", Ready() ? "ready" : "not ready",
                       "\n\nconfig: ", ToString(config_), "\n\ndevice: ", model_.device,
                       "\ncontext: ", model_.context_length, "\nopen streams: ", open_calls_.count(),

@@ -9,15 +9,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/grpc_server.h"
-#include "common/http_port.h"
 #include "common/metrics.h"
+#include "common/open_calls.h"
+#include "common/server_ports.h"
 #include "worker/backend/backend.h"
 #include "worker/loop/engine.h"
 #include "worker/loop/engine_metrics.h"
 #include "worker/model/weight_source.h"
 #include "worker/service/inference_service.h"
-#include "worker/service/open_calls.h"
 #include "worker/service/served_model.h"
 #include "worker/service/task_pool.h"
 #include "worker/service/worker_config.h"
@@ -27,19 +26,20 @@ namespace ridge::worker {
 
 class Worker {
  public:
-  // Loads the model, reserves memory and listens; ready when it returns. An error is one line that names the
-  // flag or file.
+  // Takes its ports, loads the model, reserves memory and listens; ready when it returns. An error is one
+  // line that names the flag or file.
   static absl::StatusOr<std::unique_ptr<Worker>> Start(const WorkerConfig& config);
   // Cancels what is still open.
   ~Worker();
 
-  int grpc_port() const { return grpc_->port(); }
+  int grpc_port() const { return ports_->grpc_port(); }
   // -1 where there is none.
-  int metrics_port() const { return http_ == nullptr ? -1 : http_->port(); }
+  int metrics_port() const { return ports_->metrics_port(); }
+  std::string DescribePorts() const { return ports_->Describe(); }
 
-  // Not ready any more, accepts no new requests; returns when the open streams ended or the drain time-out
-  // passed, with the gRPC port closed.
-  void Drain();
+  // Not ready any more, accepts no new requests; returns when the open streams ended, with the gRPC port
+  // closed. The drain time-out cuts what is left then; returns how many streams that were.
+  int Drain();
 
  private:
   explicit Worker(const WorkerConfig& config) : config_(config), engine_metrics_(&registry_) {}
@@ -49,7 +49,8 @@ class Worker {
   absl::Status ReserveMemory();
   void LimitContext();
   void StartEngine();
-  absl::Status Listen();
+  absl::Status OpenPorts();
+  absl::Status Serve();
 
   void StopAdmission();
   void PublishHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -63,7 +64,7 @@ class Worker {
   OpenCalls open_calls_;
 
   mutable absl::Mutex mutex_;
-  bool listening_ ABSL_GUARDED_BY(mutex_) = false;
+  bool serving_ ABSL_GUARDED_BY(mutex_) = false;  // everything below is there, and the gRPC port is open
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
   ServedModel model_;
@@ -73,8 +74,7 @@ class Worker {
   std::unique_ptr<TaskPool> tasks_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<WorkerService> worker_service_;
-  std::unique_ptr<GrpcServer> grpc_;
-  std::unique_ptr<HttpPort> http_;
+  std::unique_ptr<ServerPorts> ports_;
 };
 
 }  // namespace ridge::worker

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/address.h"
 #include "common/flags.h"
 #include "common/status.h"
 #include "common/utf8.h"
@@ -66,16 +66,6 @@ absl::Status CheckOneOf(absl::string_view flag, const std::string& value,
   return InvalidField(flag, absl::StrCat("\"", value, "\" is not one of ", absl::StrJoin(choices, ", ")));
 }
 
-absl::Status CheckListen(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(absl::string_view(listen).substr(colon + 1), &port) || port < 0 || port > kMaxPort) {
-    return InvalidField("--listen", absl::StrCat("\"", listen, "\" is not host:port"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckModelName(const std::string& name) {
   if (name.size() > kMaxNameBytes) {
     return InvalidField("--served_model_name", absl::StrCat("longer than ", kMaxNameBytes, " bytes"));
@@ -113,14 +103,10 @@ absl::Status CheckEngine(const WorkerConfig& config) {
 
 }  // namespace
 
-std::string ListenHost(const WorkerConfig& config) {
-  return config.listen.substr(0, config.listen.rfind(':'));
-}
-
 absl::Status Validate(const WorkerConfig& config) {
   if (config.model.empty()) return InvalidField("--model", "required");
   absl::Status status = CheckModelName(config.served_model_name);
-  status.Update(CheckListen(config.listen));
+  status.Update(ParseHostPort("--listen", config.listen, 0).status());
   status.Update(CheckRange("--metrics_port", config.metrics_port, -1, kMaxPort));
   status.Update(CheckDevice(config.device));
   status.Update(CheckEngine(config));

@@ -31,9 +31,6 @@ struct WorkerConfig {
   absl::Duration drain_timeout = absl::Seconds(30);  // how long open streams may go on after SIGTERM; >= 0
 };
 
-// "127.0.0.1" of "127.0.0.1:50051".
-std::string ListenHost(const WorkerConfig& config);
-
 // From the command line, checked; an error names the flag.
 absl::StatusOr<WorkerConfig> WorkerConfigFromFlags();
 

@@ -2,6 +2,8 @@
 
 #include <sstream>
 
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "grpcpp/security/server_credentials.h"
@@ -10,8 +12,13 @@
 #include "gtest/gtest.h"
 #include "ridge/v1/inference.grpc.pb.h"
 
+ABSL_DECLARE_FLAG(std::string, prompt);
+ABSL_DECLARE_FLAG(std::string, stop);
+
 namespace ridge::bench {
 namespace {
+
+using ::testing::ElementsAre;
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -105,6 +112,57 @@ TEST(AskTest, AStreamWithoutASummaryIsAnError) {
   std::ostringstream report;
   EXPECT_EQ(Ask(server.Config(), text, report).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(text.str(), "half\n");
+}
+
+TEST(AskTest, AnAnswerThatCannotBeWrittenIsAnError) {
+  const FixedServer server({WithSummary(Text({"all"}))}, grpc::Status::OK);
+  std::ostringstream text;
+  text.setstate(std::ios::badbit);  // as a full disk leaves it
+  std::ostringstream report;
+  EXPECT_EQ(Ask(server.Config(), text, report).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(AskTest, AProxyOfTheEnvironmentIsNotUsed) {
+  setenv("http_proxy", "http://127.0.0.1:9", 1);
+  const FixedServer server({WithSummary(Text({"all"}))}, grpc::Status::OK);
+  std::ostringstream text;
+  std::ostringstream report;
+  AskConfig config = server.Config();
+  config.timeout = absl::Seconds(20);
+  const absl::Status status = Ask(config, text, report);
+  unsetenv("http_proxy");
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+class AskConfigTest : public ::testing::Test {
+ protected:
+  AskConfigTest() { absl::SetFlag(&FLAGS_prompt, "hi"); }
+  ~AskConfigTest() override {
+    absl::SetFlag(&FLAGS_prompt, "");
+    absl::SetFlag(&FLAGS_stop, "");
+  }
+};
+
+TEST_F(AskConfigTest, AStopStringMayHoldACommaOrABackslash) {
+  absl::SetFlag(&FLAGS_stop, R"(a,b\,c\\,\n)");
+  const AskConfig config = AskConfigFromFlags().value();
+  EXPECT_THAT(config.request.stop(), ElementsAre("a", "b,c\\", "\\n"));
+  absl::SetFlag(&FLAGS_stop, R"(\,)");
+  EXPECT_THAT(AskConfigFromFlags().value().request.stop(), ElementsAre(","));
+  absl::SetFlag(&FLAGS_stop, "");
+  EXPECT_EQ(AskConfigFromFlags().value().request.stop_size(), 0);
+}
+
+TEST_F(AskConfigTest, AnEmptyStopStringNamesTheFlag) {
+  for (const char* list : {",", "a,", ",a", "a,,b"}) {
+    absl::SetFlag(&FLAGS_stop, list);
+    EXPECT_THAT(std::string(AskConfigFromFlags().status().message()), StartsWith("--stop: \"")) << list;
+  }
+}
+
+TEST_F(AskConfigTest, TextThatIsNotUtf8NamesItsFlag) {
+  absl::SetFlag(&FLAGS_prompt, "caf\xe9");
+  EXPECT_EQ(AskConfigFromFlags().status().message(), "--prompt: not valid UTF-8");
 }
 
 TEST(AskTest, AServerThatIsNotThereIsAnError) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -23,13 +24,21 @@ using ::testing::HasSubstr;
 
 TEST(NormaliseFlagNamesTest, RewritesNamesAndLeavesTheRest) {
   EXPECT_THAT(
-      NormaliseFlagNames({"ridge-worker", "--kv-cache-bytes=1-2", "--max-batch", "a-b", "x--y", "-v-w"}),
-      ElementsAre("ridge-worker", "--kv_cache_bytes=1-2", "--max_batch", "a-b", "x--y", "-v-w"));
+      NormaliseFlagNames(
+          {"ridge-worker", "--kv-cache-bytes=1-2", "--max-batch", "a-b", "x--y", "-v-w", "-", "-1"}),
+      ElementsAre("ridge-worker", "--kv_cache_bytes=1-2", "--max_batch", "a-b", "x--y", "-v_w", "-", "-1"));
 }
 
 TEST(NormaliseFlagNamesTest, NegatesTheWayAbseilDoes) {
   EXPECT_THAT(NormaliseFlagNames({"p", "--no-prefix-cache", "--noprefix-cache"}),
               ElementsAre("p", "--noprefix_cache", "--noprefix_cache"));
+}
+
+TEST(NormaliseFlagNamesTest, ValuesStayAsTheyAre) {
+  EXPECT_THAT(NormaliseFlagNames({"p", "--test-name", "--a-b-c", "--test-batch-rows", "-1", "-test-name",
+                                  "--", "--test-graphs", "--test-batch-rows=2"}),
+              ElementsAre("p", "--test_name", "--a-b-c", "--test_batch_rows", "-1", "-test_name", "--",
+                          "--test_graphs", "--test_batch_rows=2"));
 }
 
 TEST(NormaliseFlagNamesTest, StopsAtALoneDoubleDash) {
@@ -57,6 +66,25 @@ TEST(ParseFlagsDeathTest, TakesBothSpellingsAndReturnsPositionalArguments) {
       testing::ExitedWithCode(0), "5 stream a-b \\[in-file\\]");
   EXPECT_EXIT(ParseAndPrint({"p", "--test_batch_rows", "6", "--", "--test-name=x"}),
               testing::ExitedWithCode(0), "6 graphs  \\[--test-name=x\\]");
+}
+
+TEST(ParseFlagsDeathTest, AValueMayLookLikeAFlag) {
+  EXPECT_EXIT(ParseAndPrint({"p", "--test-name", "--foo-bar-baz", "--test-batch-rows", "3"}),
+              testing::ExitedWithCode(0), "3 graphs --foo-bar-baz \\[\\]");
+  EXPECT_EXIT(ParseAndPrint({"p", "--test-name", "--", "-test-batch-rows", "4"}), testing::ExitedWithCode(0),
+              "4 graphs -- \\[\\]");
+  EXPECT_EXIT(ParseAndPrint({"p", "--test-name", "--help"}), testing::ExitedWithCode(0),
+              "8 graphs --help \\[\\]");
+}
+
+// What it prints goes to stdout, which a death test does not see; it goes to stderr here.
+void PrintHelpToStderr() {
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  ParseAndPrint({"p", "--help"});
+}
+
+TEST(ParseFlagsDeathTest, HelpIsNoErrorAndShowsNoPathOfTheBuild) {
+  EXPECT_EXIT(PrintHelpToStderr(), testing::ExitedWithCode(0), "^Tests flags.\n\nFlags [^/]*$");
 }
 
 TEST(ParseFlagsDeathTest, UnknownFlagEndsTheProcessAndIsNamed) {

@@ -1,7 +1,12 @@
 #include "common/grpc_server.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -105,11 +110,52 @@ TEST(GrpcServerTest, AMessageOverTheLimitIsRefused) {
   }
 }
 
+TEST(GrpcServerTest, ACompressedMessageIsRefusedAtOnce) {
+  v1::Inference::Service service;
+  const std::unique_ptr<GrpcServer> server = StartServer({&service});
+  const auto stub = grpc::health::v1::Health::NewStub(Connect(*server));
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(std::string(1 << 20, 'a'));
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    grpc::health::v1::HealthCheckResponse response;
+    const grpc::Status status = stub->Check(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
+  }
+}
+
+// What gRPC's own listener does not survive.
+TEST(GrpcServerTest, ServesAgainAfterDescriptorsHaveRunOut) {
+  const std::unique_ptr<GrpcServer> server = StartServer({});
+  rlimit old{};
+  getrlimit(RLIMIT_NOFILE, &old);
+  const rlimit low{200, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<int> clients;
+  for (int fd; (fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)) >= 0;) clients.push_back(fd);
+  for (const int fd : clients) connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  absl::SleepFor(absl::Milliseconds(50));
+  for (const int fd : clients) close(fd);
+  EXPECT_GT(clients.size(), 100u);
+  const auto stub = grpc::health::v1::Health::NewStub(Connect(*server));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+  context.set_wait_for_ready(true);
+  grpc::health::v1::HealthCheckResponse response;
+  const grpc::Status status = stub->Check(&context, {}, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  setrlimit(RLIMIT_NOFILE, &old);
+}
+
 TEST(GrpcServerTest, ATakenPortIsAnErrorThatNamesFlagAndAddress) {
   const std::unique_ptr<GrpcServer> first = StartServer({});
   GrpcServerOptions options;
   options.listen = absl::StrCat("127.0.0.1:", first->port());
-  options.flag_name = "listen";
   const absl::Status status = GrpcServer::Start(options, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
@@ -120,7 +166,7 @@ TEST(GrpcServerTest, AnAddressThatIsNoneIsAnError) {
   GrpcServerOptions options;
   options.listen = "127.0.0.1:notaport";
   EXPECT_THAT(std::string(GrpcServer::Start(options, {}).status().message()),
-              StartsWith("--listen: cannot listen on 127.0.0.1:notaport"));
+              StartsWith("--listen: \"127.0.0.1:notaport\" is not host:port"));
 }
 
 TEST(GrpcServerTest, ShutdownCancelsWhatOutlivesTheGrace) {

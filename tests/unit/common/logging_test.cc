@@ -31,6 +31,19 @@ TEST(LoggingDeathTest, LinesBelowTheLevelAreLeftOut) {
               "debug [^\n]*1\n.*info [^\n]*2\n.*warning [^\n]*3\n.*error [^\n]*4\n");
 }
 
+void LogAForgery() {
+  InitLogging("ridge-test", "info");
+  LogInfo("request {} ends",
+          "a\n2026-01-01T00:00:00.000Z error ridge-test: forged\r\x1b[31m\x7f \u009b caf\u00e9");
+  std::exit(0);
+}
+
+TEST(LoggingDeathTest, ALineStaysALineWhateverIsPutIntoIt) {
+  EXPECT_EXIT(LogAForgery(), testing::ExitedWithCode(0),
+              "^[^\n]* info ridge-test: request a.n2026-01-01T00:00:00.000Z error ridge-test: "
+              "forged.x0d.x1b.31m.x7f .xc2.x9b caf\u00e9 ends\n$");
+}
+
 void LogFromGrpc(absl::string_view level) {
   InitLogging("ridge-test", level);
   grpc_init();  // before it, gRPC logs nothing

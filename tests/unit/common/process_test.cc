@@ -1,8 +1,10 @@
 #include "common/process.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
@@ -10,7 +12,8 @@ namespace ridge {
 namespace {
 
 void RaiseAndWait(int signal) {
-  BlockTerminationSignals();
+  InstallTermination();
+  HoldTermination();
   kill(getpid(), signal);
   std::exit(WaitForTermination() == signal ? 0 : 1);
 }
@@ -21,19 +24,31 @@ TEST(TerminationDeathTest, WaitReturnsTheSignal) {
 }
 
 void RaiseTwice() {
-  BlockTerminationSignals();
+  InstallTermination();
+  HoldTermination();
   kill(getpid(), SIGTERM);
   WaitForTermination();
   kill(getpid(), SIGTERM);
-  std::exit(0);
+  pause();
 }
 
 TEST(TerminationDeathTest, ASecondSignalEndsTheProcess) {
   EXPECT_EXIT(RaiseTwice(), testing::KilledBySignal(SIGTERM), "");
 }
 
+void WaitForASignalWhileStarting(int signal) {
+  InstallTermination();
+  kill(getpid(), signal);
+  pause();  // as a start that hangs
+}
+
+TEST(TerminationDeathTest, WhileStartingASignalEndsTheProcess) {
+  EXPECT_EXIT(WaitForASignalWhileStarting(SIGTERM), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(WaitForASignalWhileStarting(SIGINT), testing::KilledBySignal(SIGINT), "");
+}
+
 void WriteToABrokenPipe() {
-  BlockTerminationSignals();
+  InstallTermination();
   int ends[2];
   if (pipe(ends) != 0) std::exit(2);
   close(ends[0]);
@@ -42,6 +57,19 @@ void WriteToABrokenPipe() {
 
 TEST(TerminationDeathTest, ABrokenPipeIsAnErrorNotADeath) {
   EXPECT_EXIT(WriteToABrokenPipe(), testing::ExitedWithCode(0), "");
+}
+
+TEST(DescriptorLimitTest, TheSoftLimitBecomesTheHardOne) {
+  rlimit old{};
+  getrlimit(RLIMIT_NOFILE, &old);
+  const rlimit low{100, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const int64_t raised = RaiseDescriptorLimit();
+  EXPECT_EQ(raised, static_cast<int64_t>(std::min<rlim_t>(old.rlim_max, 1 << 20)));
+  rlimit now{};
+  getrlimit(RLIMIT_NOFILE, &now);
+  EXPECT_EQ(now.rlim_cur, static_cast<rlim_t>(raised));
+  setrlimit(RLIMIT_NOFILE, &old);
 }
 
 }  // namespace

@@ -113,6 +113,28 @@ TEST(ParseProtoTest, ReadsByteBuffersOfSeveralSlices) {
   EXPECT_EQ(request.prompt(), "a prompt in pieces");
 }
 
+std::string UnknownIn(const std::string& bytes) {
+  v1::GenerateRequest request;
+  EXPECT_TRUE(ParseProto(bytes, &request).ok());
+  return std::string(RefuseUnknownFields(request).message());
+}
+
+TEST(RefuseUnknownFieldsTest, NamesTheFirstFieldThatIsNotKnown) {
+  EXPECT_EQ(UnknownIn(Field(1, "m") + "\x82\x02\x01x"), "field 32: unknown to this version");  // reserved
+  EXPECT_EQ(UnknownIn(Field(8, "\x70\x01")), "sampling.field 14: unknown to this version");
+  const std::string message = Field(2, "hi");
+  EXPECT_EQ(UnknownIn(Field(4, Field(1, message) + Field(1, message + "\x78\x01"))),
+            "chat.messages[1].field 15: unknown to this version");
+}
+
+TEST(RefuseUnknownFieldsTest, KnownFieldsAreFine) {
+  v1::GenerateRequest request;
+  request.mutable_chat()->add_messages()->set_content("hi");
+  (*request.mutable_sampling()->mutable_logit_bias())[3] = 1;
+  request.set_n(1);
+  EXPECT_TRUE(RefuseUnknownFields(request).ok());
+}
+
 TEST(SerializeProtoTest, ComesBackAsItWas) {
   for (const size_t size : {size_t{0}, size_t{5}, size_t{100'000}}) {  // inlined and allocated slices
     v1::GenerateRequest request;

@@ -66,12 +66,15 @@ grpc::Status FakeWorker::Execute(grpc::ServerContext* context, const v1::Execute
 grpc::Status FakeWorker::WatchLoad(grpc::ServerContext* context, const v1::WatchLoadRequest*,
                                    grpc::ServerWriter<v1::LoadReport>* writer) {
   int sent_version = 0;
+  absl::Time sent_at;
   while (!context->IsCancelled()) {
     bool send = false;
     v1::LoadReport report;
     {
       absl::MutexLock lock(&mutex_);
-      send = !silent_ && sent_version != report_version_;
+      const bool is_due = absl::Now() - sent_at > absl::Milliseconds(200);
+      send = !silent_ && (is_due || sent_version != report_version_);
+      if (send) sent_at = absl::Now();
       if (send) sent_version = report_version_;
       report = report_;
     }

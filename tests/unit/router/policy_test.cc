@@ -52,6 +52,42 @@ TEST(LeastLoadedTest, LeavesOutWorkersThatServeAnotherModel) {
   EXPECT_EQ(policy.Pick(workers, "").value(), 0u);
 }
 
+WorkerLoad Of(const std::string& numerics_id, int32_t context_length, const std::string& model = "m") {
+  WorkerLoad load = Ready(0, 0, model);
+  load.numerics_id = numerics_id;
+  load.context_length = context_length;
+  return load;
+}
+
+TEST(DifferingTest, WhatMostNamesakesHaveCounts) {
+  EXPECT_EQ(Differing({Of("a", 352), Of("a", 8192), Of("a", 8192)}), (std::vector<bool>{true, false, false}));
+  EXPECT_EQ(Differing({Of("a", 8192), Of("b", 8192), Of("a", 8192)}),
+            (std::vector<bool>{false, true, false}));
+}
+
+TEST(DifferingTest, TheFirstNamedDecidesATie) {
+  EXPECT_EQ(Differing({Of("a", 8192), Of("a", 352)}), (std::vector<bool>{false, true}));
+  EXPECT_EQ(Differing({Of("a", 352), Of("a", 8192), Of("a", 8192), Of("a", 352)}),
+            (std::vector<bool>{false, true, true, false}));
+}
+
+TEST(DifferingTest, OtherModelsAndWorkersThatAreNotReadyDoNotCount) {
+  std::vector<WorkerLoad> workers = {Of("a", 352), Of("a", 8192), Of("a", 8192), Of("x", 1, "other")};
+  workers[1].ready = false;
+  EXPECT_EQ(Differing(workers), (std::vector<bool>{false, false, true, false}));
+  EXPECT_EQ(Differing({}), std::vector<bool>());
+}
+
+TEST(LeastLoadedTest, LeavesOutWorkersThatDiffer) {
+  LeastLoaded policy;
+  std::vector<WorkerLoad> workers = {Of("a", 352), Of("a", 8192), Of("a", 8192)};
+  workers[1].in_flight = workers[2].in_flight = 5;
+  EXPECT_EQ(policy.Pick(workers, "m").value(), 1u);
+  EXPECT_EQ(policy.Pick(workers, "").value(), 2u);
+  workers[1].excluded = workers[2].excluded = true;
+  EXPECT_EQ(policy.Pick(workers, "m").status(), absl::UnavailableError("no other worker is ready"));
+}
+
 TEST(LeastLoadedTest, NoWorkerReadyIsUnavailable) {
   LeastLoaded policy;
   EXPECT_EQ(policy.Pick({}, "m").status(), absl::UnavailableError("no worker is ready"));

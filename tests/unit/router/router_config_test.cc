@@ -33,6 +33,11 @@ TEST(RouterConfigTest, ABadValueNamesItsFlag) {
       {"--workers: ", [](RouterConfig* c) { c->workers.clear(); }},
       {"--workers: ", [](RouterConfig* c) { c->workers = {"127.0.0.1"}; }},
       {"--workers: ", [](RouterConfig* c) { c->workers = {"127.0.0.1:0"}; }},
+      {"--workers: \" b:2\"",
+       [](RouterConfig* c) {
+         c->workers = {"a:1", " b:2"};
+       }},
+      {"--workers: \"http://a:1\"", [](RouterConfig* c) { c->workers = {"http://a:1"}; }},
       {"--workers: ",
        [](RouterConfig* c) {
          c->workers = {"a:1", "b:1", "a:1"};
@@ -53,12 +58,6 @@ TEST(RouterConfigTest, ABadValueNamesItsFlag) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.flag;
     EXPECT_THAT(std::string(status.message()), StartsWith(bad.flag));
   }
-}
-
-TEST(RouterConfigTest, TheHostOfTheMetricsPortIsThatOfListen) {
-  RouterConfig config = Valid();
-  config.listen = "[::1]:50050";
-  EXPECT_EQ(ListenHost(config), "[::1]");
 }
 
 }  // namespace

@@ -80,15 +80,19 @@ TEST(RouterTest, DrainLetsOpenStreamsCompleteAndTakesNoMore) {
   v1::GenerateResponse message;
   ASSERT_TRUE(reader->Read(&message));
 
-  std::thread drain([&router] { router->Drain(); });
-  // Refused from the moment the drain began; a call before that would wait for `finish`.
+  std::thread drain([&router] { EXPECT_EQ(router->Drain(), 0); });
+  // From the moment the drain began a call is refused, and health says so; one before that waits for
+  // `finish`.
+  EXPECT_TRUE(BecomesHealthy(channel, HealthResponse::NOT_SERVING));
+  EXPECT_EQ(Health(channel, ""), HealthResponse::SERVING);
   grpc::Status refused;
   do {
     grpc::ClientContext late;
     late.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(50)));
-    v1::GetModelResponse model;
-    refused = stub->GetModel(&late, v1::GetModelRequest(), &model);
+    const auto call = stub->Generate(&late, v1::GenerateRequest());
+    refused = call->Finish();
   } while (refused.error_code() != grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(refused.error_message(), "the router is draining");
 
   finish.Notify();
   EXPECT_TRUE(reader->Read(&message));
@@ -113,9 +117,11 @@ TEST(RouterTest, DrainEndsStreamsThatOutliveTheTimeout) {
   const auto reader = v1::Inference::NewStub(channel)->Generate(&context, v1::GenerateRequest());
   v1::GenerateResponse message;
   ASSERT_TRUE(reader->Read(&message));
-  router->Drain();
+  EXPECT_EQ(router->Drain(), 1);
   EXPECT_FALSE(reader->Read(&message));
-  EXPECT_FALSE(reader->Finish().ok());
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "the router stops: the stream was still open after 100ms");
 }
 
 TEST(RouterTest, APortThatIsTakenIsNamedByItsFlag) {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -62,8 +63,9 @@ class ServiceTest : public ::testing::Test {
   void StartRouter(const UpstreamOptions& options = {}) {
     std::vector<std::string> addresses;
     for (const auto& worker : workers_) addresses.push_back(worker->address());
-    upstreams_ = std::make_unique<Upstreams>(addresses, options, RealClock(), &metrics_, [](bool) {});
-    service_ = std::make_unique<InferenceService>(upstreams_.get(), &metrics_, RealClock());
+    upstreams_ = std::make_unique<Upstreams>(addresses, options, RealClock(), &metrics_,
+                                             [this](bool ready) { ready_ = ready; });
+    service_ = std::make_unique<InferenceService>(upstreams_.get(), &metrics_, RealClock(), &open_calls_);
     server_ = *GrpcServer::Start(GrpcServerOptions(), {service_.get()});
     channel_ =
         grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()), grpc::InsecureChannelCredentials());
@@ -91,6 +93,8 @@ class ServiceTest : public ::testing::Test {
   MetricsRegistry registry_;
   RouterMetrics metrics_{&registry_};
   std::vector<std::unique_ptr<FakeWorker>> workers_;
+  std::atomic<bool> ready_ = false;
+  OpenCalls open_calls_;
   std::unique_ptr<Upstreams> upstreams_;
   std::unique_ptr<InferenceService> service_;
   std::unique_ptr<GrpcServer> server_;
@@ -348,7 +352,7 @@ TEST_F(ServiceTest, AWorkerThatIsStoppedEndsItsStreamsAsUnavailable) {
   workers_[0]->Stop();
   EXPECT_EQ(ReadAll(reader.get()).status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_TRUE(Eventually([this] { return !Up(*workers_[0]); }));
-  EXPECT_FALSE(upstreams_->AnyReady());
+  EXPECT_FALSE(ready_);
 }
 
 TEST_F(ServiceTest, AWorkerThatComesBackIsUsedAgain) {
@@ -374,6 +378,122 @@ TEST_F(ServiceTest, AWorkerThatFallsSilentIsDown) {
   EXPECT_EQ(Generate().status.error_message(), "no worker is ready");
 }
 
+// Like a process that was stopped: its connections are there, and nothing comes.
+TEST_F(ServiceTest, AWorkerThatFreezesLosesItsCalls) {
+  std::atomic<int> calls = 0;
+  const auto freeze = [&calls](grpc::ServerContext* context, const v1::ExecuteRequest&,
+                               ExecuteWriter* writer) {
+    if (calls++ > 0) return WriteTokens(writer, 3);
+    WaitForCancellation(context);
+    return grpc::Status::CANCELLED;
+  };
+  for (int i = 0; i < 2; ++i) AddWorker(freeze);
+  UpstreamOptions options;
+  options.report_timeout = absl::Milliseconds(800);
+  StartRouter(options);
+  Outcome outcome;
+  std::thread client([&] { outcome = Generate(); });
+  ASSERT_TRUE(Eventually([&] { return calls == 1; }));
+  for (const auto& worker : workers_) {
+    if (worker->executed() == 1) worker->FallSilent();
+  }
+  client.join();
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.messages.size(), 3u);
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(ServiceTest, AStreamOfAWorkerThatFreezesSaysWhy) {
+  AddWorker([](grpc::ServerContext* context, const v1::ExecuteRequest&, ExecuteWriter* writer) {
+    WriteTokens(writer, 1);
+    WaitForCancellation(context);
+    return grpc::Status::CANCELLED;
+  });
+  UpstreamOptions options;
+  options.report_timeout = absl::Milliseconds(800);
+  StartRouter(options);
+  std::thread freeze([&] {
+    Eventually([&] { return workers_[0]->executed() == 1; });
+    workers_[0]->FallSilent();
+  });
+  const grpc::Status status = Generate().status;
+  freeze.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), absl::StrCat("worker ", workers_[0]->address(), ": silent for 800ms"));
+}
+
+// What its streams bring is a sign of life.
+TEST_F(ServiceTest, AWorkerThatOnlyStreamsIsNotSilent) {
+  AddWorker([](grpc::ServerContext*, const v1::ExecuteRequest&, ExecuteWriter* writer) {
+    for (int i = 0; i < 30; ++i) {
+      writer->Write(TokenMessage(i));
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return grpc::Status::OK;
+  });
+  UpstreamOptions options;
+  options.report_timeout = absl::Milliseconds(700);
+  StartRouter(options);
+  workers_[0]->FallSilent();
+  const Outcome outcome = Generate();
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.messages.size(), 30u);
+}
+
+TEST_F(ServiceTest, AWorkerThatDiffersFromTheOthersGetsNoCalls) {
+  for (int i = 0; i < 3; ++i) {
+    AddWorker([](grpc::ServerContext*, const v1::ExecuteRequest&, ExecuteWriter* writer) {
+      return WriteTokens(writer, 1);
+    });
+  }
+  v1::LoadReport report;
+  report.set_accepting(true);
+  report.set_model("tiny");
+  report.set_context_length(8192);
+  workers_[1]->Report(report);
+  workers_[2]->Report(report);
+  report.set_context_length(352);
+  workers_[0]->Report(report);
+  StartRouter();
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(Generate().status.ok());
+  EXPECT_EQ(workers_[0]->executed(), 0);
+  EXPECT_EQ(workers_[1]->executed(), 3);
+  EXPECT_THAT(upstreams_->Describe(),
+              HasSubstr(absl::StrCat(workers_[0]->address(), " in_flight=0 up accepting differing")));
+}
+
+TEST_F(ServiceTest, WhyAWorkerIsDownIsToBeSeen) {
+  AddWorker([](grpc::ServerContext*, const v1::ExecuteRequest&, ExecuteWriter*) { return grpc::Status::OK; });
+  StartRouter();
+  // This router serves no ridge.v1.Worker, and port 1 is nobody's.
+  const std::string itself = absl::StrCat("127.0.0.1:", server_->port());
+  Upstreams others({itself, "127.0.0.1:1"}, {}, RealClock(), &metrics_, [](bool) {});
+  EXPECT_TRUE(Eventually([&] {
+    const std::string text = others.Describe();
+    return absl::StrContains(text, absl::StrCat(itself, " in_flight=0 down: it is no ridge-worker")) &&
+           absl::StrContains(text, "127.0.0.1:1 in_flight=0 down: ") && absl::StrContains(text, "refused");
+  })) << others.Describe();
+}
+
+TEST_F(ServiceTest, AClientThatLeavesAtItsDeadlineCountsAsThat) {
+  AddWorker([](grpc::ServerContext* context, const v1::ExecuteRequest&, ExecuteWriter* writer) {
+    WriteTokens(writer, 1);
+    WaitForCancellation(context);
+    return grpc::Status::CANCELLED;
+  });
+  StartRouter();
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+  const auto reader = stub_->Generate(&context, v1::GenerateRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  absl::SleepFor(absl::Milliseconds(870));  // its clock runs ahead of the server's
+  context.TryCancel();
+  reader->Finish();
+  EXPECT_TRUE(Eventually([&] { return Requests("DEADLINE_EXCEEDED") == 1; }));
+  EXPECT_EQ(Requests("CANCELLED"), 0);
+}
+
 TEST_F(ServiceTest, AWorkerThatStopsAcceptingGetsNoMoreCalls) {
   AddWorker([](grpc::ServerContext*, const v1::ExecuteRequest&, ExecuteWriter*) { return grpc::Status::OK; });
   StartRouter();
@@ -381,7 +501,7 @@ TEST_F(ServiceTest, AWorkerThatStopsAcceptingGetsNoMoreCalls) {
   draining.set_accepting(false);
   draining.set_model("tiny");
   workers_[0]->Report(draining);
-  ASSERT_TRUE(Eventually([this] { return !upstreams_->AnyReady(); }));
+  ASSERT_TRUE(Eventually([this] { return !ready_.load(); }));
   EXPECT_EQ(Generate().status.error_message(), "no worker is ready");
   EXPECT_EQ(workers_[0]->executed(), 0);
 }

@@ -160,6 +160,41 @@ TEST_F(InferenceServiceTest, TextThatIsNotUtf8NamesItsField) {
   EXPECT_EQ(inference_->Tokenize(&context, tokenize, &tokens).error_message(), "prompt: not valid UTF-8");
 }
 
+// A reserved number, as of a client of a later version.
+TEST_F(InferenceServiceTest, AFieldThatIsNotKnownIsRefusedNotIgnored) {
+  v1::GenerateRequest request = FromText<v1::GenerateRequest>("prompt: 'a'");
+  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(32, "root ::= [0-9]");
+  EXPECT_EQ(Generate(request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Generate(request).status.error_message(), "field 32: unknown to this version");
+
+  v1::TokenizeRequest tokenize;
+  tokenize.GetReflection()->MutableUnknownFields(&tokenize)->AddVarint(99, 1);
+  v1::TokenizeResponse tokens;
+  grpc::ClientContext context;
+  EXPECT_EQ(inference_->Tokenize(&context, tokenize, &tokens).error_message(),
+            "field 99: unknown to this version");
+}
+
+TEST_F(InferenceServiceTest, ACutStreamSaysWhy) {
+  backend_.Allow(1);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(
+      &context, FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 2000"));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  std::thread steps([this] {
+    absl::SleepFor(absl::Milliseconds(50));
+    backend_.Allow(INT64_MAX);
+  });
+  EXPECT_EQ(open_calls_.Drain(absl::Milliseconds(10), "the worker stops"), 1);
+  steps.join();
+  while (reader->Read(&message)) continue;
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "the worker stops: the stream was still open after 10ms");
+  EXPECT_TRUE(BecomesIdle());
+}
+
 TEST_F(InferenceServiceTest, BadRequestsAreRefusedBeforeAdmission) {
   EXPECT_EQ(Generate("prompt: 'a' model: 'large'").status.error_code(), grpc::StatusCode::NOT_FOUND);
   const Streamed streamed = Generate("prompt_ids { ids: 1000 }");

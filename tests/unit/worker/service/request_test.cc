@@ -73,6 +73,20 @@ TEST(RequestTest, ABadInputNamesItsField) {
       Model());
 }
 
+TEST(RequestTest, ATextThatCannotFitIsRefusedBeforeItIsTokenised) {
+  ServedModel model = SmallModel();
+  model.context_length = 100;
+  model.longest_token_bytes = 7;
+  EXPECT_EQ(MostPromptBytes(model), 2100);
+  ExpectRefused({{"prompt: '" + std::string(2100, 'a') + "'", "prompt: 2100 tokens leave no room"},
+                 {"prompt: '" + std::string(2101, 'a') + "'",
+                  "prompt: 2101 bytes of text are more than can be taken, 2100"},
+                 {"chat { messages { role: 'user' content: '" + std::string(2000, 'a') +
+                      "' } messages { role: 'user' content: '" + std::string(101, 'a') + "' } }",
+                  "chat: 2101 bytes of text are more than can be taken, 2100"}},
+                model);
+}
+
 TEST(RequestTest, ABadLimitOrStopNamesItsField) {
   const std::string input = "prompt: 'a' ";
   std::string many_stops = input, many_ids = input;

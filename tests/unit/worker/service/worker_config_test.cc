@@ -89,11 +89,5 @@ TEST(WorkerConfigTest, ASizeThatIsNoneNamesItsFlag) {
   EXPECT_THAT(std::string(WorkerConfigFromFlags().status().message()), StartsWith("--kv_cache_bytes: "));
 }
 
-TEST(WorkerConfigTest, TheHostOfTheMetricsPortIsThatOfListen) {
-  WorkerConfig config = Valid();
-  config.listen = "[::1]:50051";
-  EXPECT_EQ(ListenHost(config), "[::1]");
-}
-
 }  // namespace
 }  // namespace ridge::worker

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -207,12 +208,22 @@ TEST(WorkerTest, AFailedStartNamesFlagOrFile) {
   EXPECT_THAT(StartError(config), StartsWith("--model: " + truncated));
 }
 
+TEST(WorkerTest, AModelThatIsAPipeIsNotWaitedFor) {
+  WorkerConfig config = TinyConfig();
+  config.model = absl::StrCat(testing::TempDir(), "/pipe.gguf");
+  unlink(config.model.c_str());
+  ASSERT_EQ(mkfifo(config.model.c_str(), 0600), 0);
+  EXPECT_EQ(StartError(config), absl::StrCat("--model: ", config.model, ": not a file or a directory"));
+}
+
+// Found before the model is read: here it is not even there.
 TEST(WorkerTest, ATakenPortNamesItsFlag) {
   const auto first = Worker::Start(TinyConfig()).value();
   WorkerConfig config = TinyConfig();
+  config.model = "/nonexistent/model.gguf";
   config.listen = absl::StrCat("127.0.0.1:", first->grpc_port());
   EXPECT_THAT(StartError(config), StartsWith("--listen: cannot listen on 127.0.0.1:"));
-  config = TinyConfig();
+  config.listen = "127.0.0.1:0";
   config.metrics_port = first->metrics_port();
   EXPECT_THAT(StartError(config), StartsWith("--metrics_port: cannot listen on 127.0.0.1:"));
 }
