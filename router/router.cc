@@ -18,6 +18,10 @@ Router::Router(const RouterConfig& config) : config_(config), metrics_(&registry
 }
 
 Router::~Router() {
+  {
+    absl::MutexLock lock(&mutex_);
+    serving_ = false;  // reports go on for a while
+  }
   // Whoever calls goes first, then who is called.
   ports_.reset();
   upstreams_.reset();

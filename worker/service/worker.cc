@@ -38,6 +38,10 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerConfig& config
 }
 
 Worker::~Worker() {
+  {
+    absl::MutexLock lock(&mutex_);
+    serving_ = false;  // a call to drain may be under way
+  }
   // Who calls goes before who is called.
   if (worker_service_ != nullptr) worker_service_->Close();
   ports_.reset();

@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Leaves from a thread of its own when it is cut, as a call of gRPC does; or never.
-class Call : public OpenCall {
+class Call final : public OpenCall {
  public:
   explicit Call(OpenCalls* calls, bool leaves = true) : calls_(calls), leaves_(leaves) {}
   ~Call() {
