@@ -115,6 +115,7 @@ absl::StatusOr<std::vector<TokenId>> ResolveInput(const v1::GenerateRequest& req
                                                   const ServedModel& model) {
   InputOptions options = InputOptionsOf(request);
   options.max_bytes = MostPromptBytes(model);
+  options.max_bytes_of = "the context";
   switch (request.input_case()) {
     case v1::GenerateRequest::kPrompt:
       return EncodeText(request.prompt(), options, model);

@@ -34,8 +34,8 @@ Conversation ConversationOf(const v1::Chat& chat) {
 
 absl::Status CheckBytes(absl::string_view field, int64_t bytes, const InputOptions& options) {
   if (bytes <= options.max_bytes) return absl::OkStatus();
-  return InvalidField(field,
-                      absl::StrCat(bytes, " bytes of text are more than can be taken, ", options.max_bytes));
+  return InvalidField(field, absl::StrCat(bytes, " bytes of text are more than ", options.max_bytes_of,
+                                          " can hold, ", options.max_bytes));
 }
 
 }  // namespace

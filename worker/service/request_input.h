@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "google/protobuf/repeated_field.h"
 #include "ridge/v1/inference.pb.h"
 #include "worker/service/served_model.h"
@@ -17,7 +18,9 @@ namespace ridge::worker {
 
 // The fields that say how text is read; absent where the request leaves the default.
 struct InputOptions {
-  int64_t max_bytes = INT64_MAX;  // of the text; more is refused before it is tokenised, which takes time
+  // Of the text: more is refused before it is tokenised, which takes time; and what sets the limit, in words.
+  int64_t max_bytes = INT64_MAX;
+  absl::string_view max_bytes_of;
   std::optional<bool> add_special_tokens;
   std::optional<bool> add_generation_prompt;
   std::optional<bool> parse_special_tokens;

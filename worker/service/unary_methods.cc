@@ -22,6 +22,7 @@ absl::StatusOr<std::vector<TokenId>> EncodeInput(const v1::TokenizeRequest& requ
                                                  const ServedModel& model) {
   InputOptions options = InputOptionsOf(request);
   options.max_bytes = kMaxTextBytes;
+  options.max_bytes_of = "one call";
   switch (request.input_case()) {
     case v1::TokenizeRequest::kPrompt:
       return EncodeText(request.prompt(), options, model);

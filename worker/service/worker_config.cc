@@ -13,7 +13,8 @@
 
 using ridge::worker::WorkerConfig;
 
-ABSL_FLAG(std::string, model, "", "GGUF file, Hugging Face directory or synthetic:NAME; required");
+ABSL_FLAG(std::string, model, "",
+          "GGUF file, Hugging Face directory or synthetic:NAME (an unknown NAME lists them); required");
 ABSL_FLAG(std::string, served_model_name, "", "what clients call the model; empty: its file's name");
 ABSL_FLAG(std::string, listen, WorkerConfig().listen,
           "host:port of the gRPC port; port 0 takes any free one");
@@ -25,7 +26,8 @@ ABSL_FLAG(std::string, engine, WorkerConfig().engine, "engine preset: ridge");
 ABSL_FLAG(int, threads, WorkerConfig().threads, "compute threads; 0: one a core");
 ABSL_FLAG(bool, pin_threads, WorkerConfig().pin_threads,
           "keep each compute thread on a core of its own; not where several workers share the cores");
-ABSL_FLAG(std::string, kv_cache_bytes, "1GiB", "KV memory");
+ABSL_FLAG(std::string, kv_cache_bytes, "1GiB",
+          "most KV memory; no more is taken than max_batch x context needs");
 ABSL_FLAG(int, max_batch, WorkerConfig().max_batch, "sequences that run at once");
 ABSL_FLAG(int, step_tokens, WorkerConfig().step_tokens, "most rows of one step; at least max_batch");
 ABSL_FLAG(int, chunk_tokens, WorkerConfig().chunk_tokens, "most prompt rows of one sequence in a step");

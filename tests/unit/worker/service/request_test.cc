@@ -80,10 +80,10 @@ TEST(RequestTest, ATextThatCannotFitIsRefusedBeforeItIsTokenised) {
   EXPECT_EQ(MostPromptBytes(model), 2100);
   ExpectRefused({{"prompt: '" + std::string(2100, 'a') + "'", "prompt: 2100 tokens leave no room"},
                  {"prompt: '" + std::string(2101, 'a') + "'",
-                  "prompt: 2101 bytes of text are more than can be taken, 2100"},
+                  "prompt: 2101 bytes of text are more than the context can hold, 2100"},
                  {"chat { messages { role: 'user' content: '" + std::string(2000, 'a') +
                       "' } messages { role: 'user' content: '" + std::string(101, 'a') + "' } }",
-                  "chat: 2101 bytes of text are more than can be taken, 2100"}},
+                  "chat: 2101 bytes of text are more than the context can hold, 2100"}},
                 model);
 }
 
