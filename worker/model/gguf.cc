@@ -1,6 +1,9 @@
 #include "worker/model/gguf.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -243,6 +246,25 @@ absl::Status GgufFile::ParseTensors(Reader& reader, uint64_t count) {
     absl::Status status = ResolveTensor(name, offsets.at(name), *alignment, &tensor);
     if (!status.ok()) return status;
   }
+  return CheckCover(*alignment);
+}
+
+absl::Status GgufFile::CheckCover(uint64_t alignment) const {
+  const auto aligned = [alignment](uint64_t size) { return (size + alignment - 1) / alignment * alignment; };
+  std::vector<std::pair<uint64_t, absl::string_view>> begins;  // of each tensor in the file
+  for (const auto& [name, tensor] : tensors_) begins.emplace_back(tensor.data.data() - bytes().data(), name);
+  std::sort(begins.begin(), begins.end());
+  uint64_t covered = aligned(header_bytes_);
+  for (const auto& [begin, name] : begins) {
+    if (begin != covered) {
+      return Error(absl::StrFormat("tensor %s: begins at byte %u, where the tensor before it ends at %u",
+                                   Printable(name), begin, covered));
+    }
+    covered = aligned(begin + tensors_.at(name).data.size());
+  }
+  if (bytes().size() > covered) {
+    return Error(absl::StrFormat("%u bytes of data belong to no tensor", bytes().size() - covered));
+  }
   return absl::OkStatus();
 }
 
@@ -367,10 +389,14 @@ absl::StatusOr<std::vector<double>> GgufFile::GetFloatArray(absl::string_view ke
   return result;
 }
 
-absl::StatusOr<std::vector<absl::string_view>> GgufFile::GetStringArray(absl::string_view key) const {
+absl::StatusOr<std::vector<absl::string_view>> GgufFile::GetStringArray(absl::string_view key,
+                                                                        int64_t max_elements) const {
   absl::StatusOr<Value> value = Find(key, true);
   if (!value.ok()) return value.status();
   if (value->type != GgufType::kString) return KeyError(key, "not an array of strings");
+  if (value->count > static_cast<uint64_t>(max_elements)) {
+    return KeyError(key, absl::StrFormat("%u elements: more than %d", value->count, max_elements));
+  }
   std::vector<absl::string_view> result(value->count);
   const char* at = value->data;  // the lengths were checked when the file was opened
   for (absl::string_view& text : result) {

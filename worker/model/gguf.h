@@ -57,7 +57,8 @@ class GgufFile {
   absl::StatusOr<absl::string_view> GetString(absl::string_view key) const;
   absl::StatusOr<std::vector<int64_t>> GetIntArray(absl::string_view key) const;
   absl::StatusOr<std::vector<double>> GetFloatArray(absl::string_view key) const;
-  absl::StatusOr<std::vector<absl::string_view>> GetStringArray(absl::string_view key) const;
+  absl::StatusOr<std::vector<absl::string_view>> GetStringArray(absl::string_view key,
+                                                                int64_t max_elements = INT64_MAX) const;
 
   const TensorMap& tensors() const { return tensors_; }
 
@@ -82,6 +83,8 @@ class GgufFile {
   absl::Status ParseTensor(Reader& reader, std::string* name, StoredTensor* tensor, uint64_t* offset) const;
   absl::Status ResolveTensor(const std::string& name, uint64_t offset, uint64_t alignment,
                              StoredTensor* tensor) const;
+  // Tensors follow each other without a gap beyond the alignment, to the file's end.
+  absl::Status CheckCover(uint64_t alignment) const;
   absl::StatusOr<Value> Find(absl::string_view key, bool is_array) const;
   absl::Status Error(absl::string_view what) const;
   absl::Status KeyError(absl::string_view key, absl::string_view what) const;

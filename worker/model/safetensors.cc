@@ -1,5 +1,6 @@
 #include "worker/model/safetensors.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -43,6 +44,11 @@ absl::Status SafetensorsFile::Parse() {
   const absl::Span<const char> data = bytes.subspan(sizeof(header_size) + header_size);
   absl::StatusOr<std::vector<SafetensorsEntry>> entries = ReadSafetensorsHeader(header, path());
   if (!entries.ok()) return entries.status();
+  // In the order of the data, which the tensors cover without a gap, and so without an overlap.
+  std::sort(entries->begin(), entries->end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  uint64_t covered = 0;
   for (SafetensorsEntry& entry : *entries) {
     const std::string name = absl::CHexEscape(entry.name.substr(0, 80));
     if (entry.end > data.size()) {
@@ -54,6 +60,16 @@ absl::Status SafetensorsFile::Parse() {
     if (!tensors_.emplace(std::move(entry.name), tensor).second) {
       return absl::InvalidArgumentError(absl::StrCat(path(), ": tensor ", name, ": given twice"));
     }
+    if (entry.begin != covered) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: tensor %s: data_offsets: begins at byte %u, where the tensor before it ends at %u", path(),
+          name, entry.begin, covered));
+    }
+    covered = entry.end;
+  }
+  if (covered != data.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %u bytes of data belong to no tensor", path(), data.size() - covered));
   }
   return absl::OkStatus();
 }

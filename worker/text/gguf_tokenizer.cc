@@ -59,7 +59,7 @@ absl::Status ReadPreTokenizer(const GgufFile& file, TokenizerSpec* spec) {
 
 absl::Status ReadTokens(const GgufFile& file, TokenizerSpec* spec) {
   constexpr char kTokens[] = "tokenizer.ggml.tokens", kTypes[] = "tokenizer.ggml.token_type";
-  absl::StatusOr<std::vector<absl::string_view>> tokens = file.GetStringArray(kTokens);
+  absl::StatusOr<std::vector<absl::string_view>> tokens = file.GetStringArray(kTokens, kMaxVocabularyTokens);
   if (!tokens.ok()) return tokens.status();
   absl::StatusOr<std::vector<int64_t>> types = file.GetIntArray(kTypes);
   if (!types.ok()) return types.status();
@@ -97,7 +97,7 @@ absl::Status ReadTokens(const GgufFile& file, TokenizerSpec* spec) {
 
 absl::Status ReadMerges(const GgufFile& file, TokenizerSpec* spec) {
   constexpr char kMerges[] = "tokenizer.ggml.merges";
-  absl::StatusOr<std::vector<absl::string_view>> merges = file.GetStringArray(kMerges);
+  absl::StatusOr<std::vector<absl::string_view>> merges = file.GetStringArray(kMerges, kMaxMerges);
   if (!merges.ok()) return merges.status();
   spec->merges.reserve(merges->size());
   MergeResolver resolver(spec->tokens);

@@ -15,10 +15,6 @@
 namespace ridge::worker {
 namespace {
 
-// Twice the largest published vocabulary and merge list, and room.
-constexpr int64_t kMaxTokens = 1 << 19;
-constexpr size_t kMaxMerges = 1 << 20;
-
 // The parts of a tokenizer.json, in whatever order they come.
 class TokenizerJson {
  public:
@@ -86,8 +82,8 @@ class TokenizerJson {
   // The token of this id, which must be free; nullptr after an error.
   TokenizerSpec::Token* NewToken(int64_t id) {
     if (!reader_.ok()) return nullptr;
-    if (id < 0 || id >= kMaxTokens) {
-      reader_.Fail(absl::StrCat("id ", id, " is not in [0, ", kMaxTokens, ")"));
+    if (id < 0 || id >= kMaxVocabularyTokens) {
+      reader_.Fail(absl::StrCat("id ", id, " is not in [0, ", kMaxVocabularyTokens, ")"));
       return nullptr;
     }
     if (static_cast<size_t>(id) >= spec_.tokens.size()) {
@@ -122,7 +118,8 @@ class TokenizerJson {
     if (!merges_.has_value()) return;
     reader_.Resume(*merges_, [&] {
       reader_.Array([&](size_t index) {
-        if (index == kMaxMerges) return reader_.Fail(absl::StrCat("more than ", kMaxMerges));
+        if (index == static_cast<size_t>(kMaxMerges))
+          return reader_.Fail(absl::StrCat("more than ", kMaxMerges));
         MergeEntry(resolver);
       });
     });

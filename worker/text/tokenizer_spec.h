@@ -9,6 +9,10 @@ namespace ridge::worker {
 
 using TokenId = int32_t;
 
+// More than any published tokenizer has; bounds what a hostile file can make of its bytes.
+inline constexpr int64_t kMaxVocabularyTokens = 1 << 19;
+inline constexpr int64_t kMaxMerges = 1 << 20;
+
 enum class TokenKind : uint8_t {
   kNormal,   // made by merges
   kSpecial,  // a control token: its text stands for it only where the request says so

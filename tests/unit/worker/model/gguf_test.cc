@@ -138,6 +138,23 @@ TEST(GgufFile, RefusesHostileTensors) {
   EXPECT_THAT(ErrorOf(twice.Build()), HasSubstr("tensor t: given twice"));
 }
 
+// A tensor that the directory leaves out would be missed in silence where a model can do without it.
+TEST(GgufFile, TensorsCoverTheDataOnceAndWhole) {
+  const auto error = [](uint64_t second_offset, size_t extra) {
+    GgufBuilder builder;
+    builder.Tensor("a", {8}, 0, std::string(32, 'a')).Tensor("b", {8}, 0, std::string(32, 'b'));
+    std::string file = builder.Build();
+    const size_t at = file.find(GgufBuilder::String("b")) + GgufBuilder::String("b").size() + 4 + 8 + 4;
+    file.replace(at, 8, Bytes<uint64_t>(second_offset));
+    const auto opened = GgufFile::Open(WriteFile("model.gguf", file + std::string(extra, 'x')));
+    return opened.ok() ? "no error" : std::string(opened.status().message());
+  };
+  EXPECT_EQ(error(32, 0), "no error");
+  EXPECT_THAT(error(0, 0), HasSubstr("where the tensor before it ends"));
+  EXPECT_THAT(error(64, 32), HasSubstr("tensor b: begins at byte"));
+  EXPECT_THAT(error(32, 32), HasSubstr("32 bytes of data belong to no tensor"));
+}
+
 TEST(GgufFile, MessagesStayInOneLine) {
   const std::string error = ErrorOf(GgufBuilder().Raw("a\nb\x01", 99, "").Build());
   EXPECT_EQ(error.find('\n'), std::string::npos);

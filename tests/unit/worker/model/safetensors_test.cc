@@ -101,6 +101,25 @@ TEST(SafetensorsFile, NamesTensorAndField) {
   EXPECT_THAT(ErrorOfHeader("{\"t\":" + good + ",\"t\":" + good + "}"), HasSubstr("given twice"));
 }
 
+// A tensor of zeros that another one's bytes, or none, stand for would load without a word.
+TEST(SafetensorsFile, TensorsCoverTheDataOnceAndWhole) {
+  const auto error = [](int first_end, int second_begin, int data_bytes) {
+    const auto tensor = [](const char* name, int begin, int end) {
+      return "\"" + std::string(name) + "\":{\"dtype\":\"F32\",\"shape\":[" +
+             std::to_string((end - begin) / 4) + "],\"data_offsets\":[" + std::to_string(begin) + "," +
+             std::to_string(end) + "]}";
+    };
+    const std::string header =
+        "{" + tensor("b", second_begin, second_begin + 8) + "," + tensor("a", 0, first_end) + "}";
+    return ErrorOf(SafetensorsBuilder::WithHeader(header, std::string(data_bytes, 'x')));
+  };
+  EXPECT_EQ(error(8, 8, 16), "no error");
+  EXPECT_THAT(error(8, 4, 12),
+              HasSubstr("tensor b: data_offsets: begins at byte 4, where the tensor before it ends at 8"));
+  EXPECT_THAT(error(8, 12, 20), HasSubstr("begins at byte 12, where the tensor before it ends at 8"));
+  EXPECT_THAT(error(8, 8, 20), HasSubstr("4 bytes of data belong to no tensor"));
+}
+
 TEST(SafetensorsFile, TruncationAtEveryLengthIsAnError) {
   SafetensorsBuilder builder;
   builder.Tensor("a", "F16", "[2,3]", std::string(12, 'a')).Tensor("b", "F32", "[2]", std::string(8, 'b'));

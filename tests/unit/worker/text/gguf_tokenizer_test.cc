@@ -124,6 +124,13 @@ TEST(GgufTokenizer, NamesTheKeyThatIsBroken) {
   expect_error(parts, "tokenizer.ggml.eos_token_id: 16 is not one of the 16 tokens");
 }
 
+TEST(GgufTokenizer, RefusesMoreTokensThanAnyModelHas) {
+  Parts parts;
+  parts.tokens.assign(kMaxVocabularyTokens + 1, "");
+  EXPECT_THAT(std::string(Read(parts).status().message()),
+              HasSubstr("tokenizer.ggml.tokens: 524289 elements: more than 524288"));
+}
+
 TEST(GgufTokenizer, HalfATokenizerIsBroken) {
   const auto file =
       GgufFile::Open(WriteFile("half.gguf", GgufBuilder().Text("tokenizer.ggml.model", "gpt2").Build()));
