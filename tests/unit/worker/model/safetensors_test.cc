@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/model/file_builders.h"
@@ -105,12 +106,11 @@ TEST(SafetensorsFile, NamesTensorAndField) {
 TEST(SafetensorsFile, TensorsCoverTheDataOnceAndWhole) {
   const auto error = [](int first_end, int second_begin, int data_bytes) {
     const auto tensor = [](const char* name, int begin, int end) {
-      return "\"" + std::string(name) + "\":{\"dtype\":\"F32\",\"shape\":[" +
-             std::to_string((end - begin) / 4) + "],\"data_offsets\":[" + std::to_string(begin) + "," +
-             std::to_string(end) + "]}";
+      return absl::StrFormat("\"%s\":{\"dtype\":\"F32\",\"shape\":[%d],\"data_offsets\":[%d,%d]}", name,
+                             (end - begin) / 4, begin, end);
     };
     const std::string header =
-        "{" + tensor("b", second_begin, second_begin + 8) + "," + tensor("a", 0, first_end) + "}";
+        absl::StrFormat("{%s,%s}", tensor("b", second_begin, second_begin + 8), tensor("a", 0, first_end));
     return ErrorOf(SafetensorsBuilder::WithHeader(header, std::string(data_bytes, 'x')));
   };
   EXPECT_EQ(error(8, 8, 16), "no error");
