@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -151,11 +152,17 @@ TEST(StartupTest, ATruncatedSafetensorsFile) {
 }
 
 TEST(StartupTest, ATruncatedGgufFile) {
-  for (const double kept : {0.0, 0.00001, 0.001, 0.5, 0.999}) {
+  const std::pair<double, const char*> cuts[] = {{0.0, "the file is empty"},
+                                                 {0.00001, "not a GGUF file"},
+                                                 {0.001, "truncated"},
+                                                 {0.5, "truncated"},
+                                                 {0.999, "truncated"}};
+  for (const auto& [kept, error] : cuts) {
     const TemporaryDirectory directory;
-    const std::string path = TruncatedCopy(TestDataPath("tokenizer-smollm2/vocabulary.gguf"),
-                                           directory.path() + "/model.gguf", kept);
+    const std::string path =
+        TruncatedCopy(TestDataPath("gguf/tiny-llama3.gguf"), directory.path() + "/model.gguf", kept);
     ExpectWorkerFailure({"--model", path}, path);
+    ExpectWorkerFailure({"--model", path}, error);
   }
 }
 
