@@ -171,6 +171,27 @@ TEST_P(CudaBackendTest, ASequencesBitsDependOnItAlone) {
   }
 }
 
+TEST_P(CudaBackendTest, PaddedRowsAreCountedAndChangeNothing) {
+  for (bool graphs : {false, true}) {
+    const std::unique_ptr<CudaBackend> backend = MakeBackend(graphs);
+    StepDriver driver(backend.get(), kNumBlocks);
+    for (SlotId slot : {0, 1}) driver.Attach(slot, {.temperature = 0.0f});
+    driver.AddRows(0, {5, 17, 30, 42}, 1);
+    const StepResult alone = driver.Run(true);
+    driver.AddRows(1, {5, 17, 30, 42}, 1);
+    const StepResult padded = driver.Run(true, {.rows = 37});
+    EXPECT_TRUE(padded.logits == alone.logits);
+    EXPECT_EQ(padded.rows, 41);
+    EXPECT_EQ(padded.padded_rows, 37);
+    driver.AddDecodeRow(0);
+    const StepResult next = driver.Run();
+    driver.AddDecodeRow(1);
+    const StepResult wide = driver.Run(false, {.rows = 2, .width = 40});
+    EXPECT_EQ(wide.outputs[0].token, next.outputs[0].token);
+    EXPECT_EQ(wide.kv_positions, 3 * 40);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, CudaBackendTest,
                          testing::Values("tiny-llama", "tiny-qwen2", "tiny-llama3", "tiny-qwen3", "awkward",
                                          "qwen2.5-1.5b, 2 layers", "smollm2"),

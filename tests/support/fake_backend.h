@@ -50,6 +50,7 @@ class FakeBackend : public Backend {
     for (const BlockAppend& append : plan.appends) slots_.at(append.slot).blocks.push_back(append.block);
     StepResult result;
     for (const Segment& segment : plan.segments) RunSegment(plan, segment, &result);
+    CountRows(plan, &result);
     RIDGE_CHECK(result.rows <= limits_.max_step_rows);
     steps.push_back({static_cast<int32_t>(plan.segments.size()), static_cast<int32_t>(result.rows)});
     pending_.push_back(std::move(result));
@@ -94,7 +95,6 @@ class FakeBackend : public Backend {
         sampled = NextToken(Read(slot, position + 1));
         result->outputs.push_back({sampled, -1.0f});
       }
-      ++result->rows;
     }
     if (segment.num_outputs > 0) slot.last_token = sampled;
   }

@@ -6,6 +6,7 @@
 // which they stand here: releases, attaches, appended blocks, segments.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -52,6 +53,12 @@ struct StepPlan {
   std::vector<BlockAppend> appends;
   std::vector<Segment> segments;  // at most one a slot
   std::vector<TokenId> tokens;
+  // Rows that belong to no sequence and are computed nevertheless: token 0, through every layer. They store nothing, attend
+  // to nothing and give no output. The price of an engine that pads its batches.
+  int32_t padded_rows = 0;
+  // Where it is more than a decode row's own context, such a row is charged the K and V of this many positions, and a
+  // padded row as well: attention of an engine whose batch is a rectangle.
+  int32_t padded_width = 0;
   // Also return the raw logits of every output row (tests and diagnostics).
   bool return_logits = false;
 };
@@ -68,8 +75,23 @@ struct StepResult {
   std::vector<RowOutput> outputs;
   // [outputs][vocab_size] where the plan asked for them, else empty.
   std::vector<float> logits;
-  // Rows put through the model.
+  // Rows put through the model, padded ones included.
   int64_t rows = 0;
+  int64_t padded_rows = 0;
+  // Pairs of a row and a position whose K and V its attention takes.
+  int64_t kv_positions = 0;
 };
+
+// What a plan costs, the same on every device.
+inline void CountRows(const StepPlan& plan, StepResult* result) {
+  result->rows = result->padded_rows = plan.padded_rows;
+  result->kv_positions = int64_t{plan.padded_rows} * plan.padded_width;
+  for (const Segment& segment : plan.segments) {
+    const int64_t rows = segment.num_rows;
+    const int64_t width = segment.first_row_from_slot ? plan.padded_width : 0;
+    result->rows += rows;
+    result->kv_positions += std::max(rows * width, rows * segment.first_position + rows * (rows + 1) / 2);
+  }
+}
 
 }  // namespace ridge::worker

@@ -161,7 +161,7 @@ void CpuBackend::Compute() {
 void CpuBackend::RunStep(const StepPlan& plan, StepResult* result) {
   slots_->Apply(plan);
   rows_.Build(plan, config_.vocab_size, config_.context_length, limits_.max_step_rows, slots_.get());
-  result->rows = rows_.num_rows();
+  CountRows(plan, result);
   if (rows_.num_rows() == 0) return;
   forward_->Run(rows_);
   result->outputs.resize(rows_.outputs.size());

@@ -38,6 +38,10 @@ ForwardPass::ForwardPass(const ModelConfig& config, const PackedWeights* weights
 
 void ForwardPass::Run(const StepRows& rows) {
   attention_.Plan(rows);
+  // Attention leaves padded rows alone: no values of earlier steps in them.
+  const int64_t first_padded = rows.num_rows() - rows.num_padded;
+  std::fill(attended_.begin() + first_padded * config_.q_size(),
+            attended_.begin() + rows.num_rows() * int64_t{config_.q_size()}, 0.0f);
   pool_.Run([&](int thread) { RunThread(rows, thread); });
 }
 

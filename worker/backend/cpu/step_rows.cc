@@ -30,6 +30,9 @@ void StepRows::Build(const StepPlan& plan, int32_t vocab_size, int32_t context_l
     for (const RowRun& run : runs) RIDGE_CHECK(run.slot != &slot);
     Add(plan, segment, &slot);
   }
+  RIDGE_CHECK(plan.padded_rows >= 0 && plan.padded_rows <= max_rows - num_rows());
+  num_padded = plan.padded_rows;
+  tokens.resize(tokens.size() + static_cast<size_t>(num_padded), 0);
   for (TokenId token : tokens) RIDGE_CHECK(token >= 0 && token < vocab_size);
 }
 

@@ -26,11 +26,12 @@ struct OutputRow {
 };
 
 struct StepRows {
-  std::vector<TokenId> tokens;     // of each row
-  std::vector<int32_t> positions;  // of each row
-  std::vector<const Slot*> slots;  // of each row
+  std::vector<TokenId> tokens;     // of each row, padded ones last
+  std::vector<int32_t> positions;  // of each row that is not padded
+  std::vector<const Slot*> slots;  // of each row that is not padded
   std::vector<RowRun> runs;        // in the order of segments
   std::vector<OutputRow> outputs;  // in the order of rows
+  int32_t num_padded = 0;          // rows at the end that no run has
 
   int32_t num_rows() const { return static_cast<int32_t>(tokens.size()); }
 

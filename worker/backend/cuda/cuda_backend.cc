@@ -220,21 +220,25 @@ StepTicket CudaBackend::Submit(const StepPlan& plan) {
     free_.pop_back();
   }
   (*step)->ticket = submitted_;
-  if (lost_.ok()) lost_ = Enqueue(step->get(), plan.return_logits);
+  if (lost_.ok()) lost_ = Enqueue(step->get(), plan);
   (*step)->status = lost_;
   in_flight_.push_back(*std::move(step));
   return submitted_++;
 }
 
-absl::Status CudaBackend::Enqueue(Step* step, bool return_logits) {
+absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   step->num_rows = upload_->num_rows();
   step->num_outputs = upload_->num_outputs();
-  const bool replay = upload_->is_decode() && step->num_rows > 0 && !return_logits;
-  const Graph* graph = replay ? GraphFor(step->num_rows, upload_->is_greedy()) : nullptr;
+  step->counts = StepResult();
+  CountRows(plan, &step->counts);
+  const int32_t rows = step->num_rows + plan.padded_rows;
+  RIDGE_CHECK(plan.padded_rows >= 0 && rows <= max_rows_);
+  const bool replay = upload_->is_decode() && step->num_rows > 0 && !plan.return_logits;
+  const Graph* graph = replay ? GraphFor(rows, upload_->is_greedy()) : nullptr;
   step->greedy = upload_->is_greedy();
-  const int32_t padded_rows = graph != nullptr ? graph->rows : step->num_rows;
+  const int32_t padded_rows = graph != nullptr ? graph->rows : rows;
   step->padded_outputs = graph != nullptr ? graph->rows : step->num_outputs;
-  step->has_logits = return_logits && step->num_outputs > 0;
+  step->has_logits = plan.return_logits && step->num_outputs > 0;
   if (const int64_t bytes = int64_t{4} * step->num_outputs * config_.vocab_size;
       step->has_logits && step->logits.bytes() < bytes) {
     absl::StatusOr<PinnedMemory> logits = PinnedMemory::Allocate(bytes, "logits");
@@ -251,7 +255,7 @@ absl::Status CudaBackend::Enqueue(Step* step, bool return_logits) {
   if (status.ok()) status = forward_->ApplyChanges(layout, upload, stream_.get());
   if (status.ok() && graph != nullptr) {
     status = CudaStatus(cudaGraphLaunch(graph->exec, stream_.get()), "decode graph");
-  } else if (status.ok() && step->num_rows > 0) {
+  } else if (status.ok() && rows > 0) {
     status =
         forward_->Run(layout, upload, step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
   }
@@ -284,8 +288,7 @@ absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
   }
   if (!step->status.ok()) return step->status;
 
-  StepResult result;
-  result.rows = step->num_rows;
+  StepResult result = std::move(step->counts);
   uint64_t saturations;
   std::memcpy(&saturations, step->results.as<char>(), sizeof(saturations));
   saturations_.store(static_cast<int64_t>(saturations), std::memory_order_relaxed);

@@ -57,7 +57,8 @@ class CudaBackend : public Backend {
     CudaEvent done;
     absl::Status status;
     StepTicket ticket = 0;
-    int32_t num_rows = 0;
+    int32_t num_rows = 0;  // without padded ones
+    StepResult counts;     // outputs are added when they are there
     int32_t num_outputs = 0;
     int32_t padded_outputs = 0;
     bool greedy = false;  // its log-probabilities were not written
@@ -77,7 +78,7 @@ class CudaBackend : public Backend {
   absl::StatusOr<std::unique_ptr<Step>> NewStep();
   absl::Status CaptureGraph(int32_t rows, bool greedy);
   const Graph* GraphFor(int32_t rows, bool greedy) const;
-  absl::Status Enqueue(Step* step, bool return_logits);
+  absl::Status Enqueue(Step* step, const StepPlan& plan);
 
   const ModelConfig config_;
   const kernels::cuda::DeviceInfo device_;

@@ -113,6 +113,29 @@ TEST_F(CpuBackendTest, SegmentMayMixTheSlotsTokenWithHostTokens) {
   EXPECT_EQ(backend_->Collect(backend_->Submit(plan)).value().logits, expected.logits);
 }
 
+TEST_F(CpuBackendTest, PaddedRowsAreComputedAndCountedAndChangeNothing) {
+  StepDriver driver(backend_.get(), 32);
+  const std::vector<TokenId> prompt = {5, 17, 300, 42};
+  driver.Attach(0, kGreedy);
+  driver.AddRows(0, prompt, 1);
+  const StepResult alone = driver.Run(true);
+  driver.Attach(1, kGreedy);
+  driver.AddRows(1, prompt, 1);
+  const StepResult padded = driver.Run(true, {.rows = 37});
+  EXPECT_EQ(padded.logits, alone.logits);
+  EXPECT_EQ(padded.rows, 41);
+  EXPECT_EQ(padded.padded_rows, 37);
+  EXPECT_EQ(padded.kv_positions, 1 + 2 + 3 + 4);
+
+  driver.AddDecodeRow(0);
+  const StepResult next = driver.Run(true);
+  EXPECT_EQ(next.kv_positions, 5);
+  driver.AddDecodeRow(1);
+  const StepResult wide = driver.Run(true, {.rows = 2, .width = 40});
+  EXPECT_EQ(wide.logits, next.logits);
+  EXPECT_EQ(wide.kv_positions, 3 * 40);
+}
+
 TEST_F(CpuBackendTest, LastRowsGiveOneOutputEach) {
   StepDriver driver(backend_.get(), 32);
   const std::vector<TokenId> prompt = {5, 17, 300, 42, 8};

@@ -43,14 +43,23 @@ class StepDriver {
   // One row with the slot's last token.
   void AddDecodeRow(SlotId slot) { AddSegment(slot, 1, true, 1); }
 
-  StepTicket Submit(bool return_logits = false) {
+  struct Padding {
+    int32_t rows = 0;
+    int32_t width = 0;
+  };
+
+  StepTicket Submit(bool return_logits = false, const Padding& padding = {0, 0}) {
     plan_.return_logits = return_logits;
+    plan_.padded_rows = padding.rows;
+    plan_.padded_width = padding.width;
     const StepTicket ticket = backend_.Submit(plan_);
     plan_ = StepPlan();
     return ticket;
   }
 
-  StepResult Run(bool return_logits = false) { return backend_.Collect(Submit(return_logits)).value(); }
+  StepResult Run(bool return_logits = false, const Padding& padding = {0, 0}) {
+    return backend_.Collect(Submit(return_logits, padding)).value();
+  }
 
   int32_t planned_rows() const {
     int32_t rows = 0;
