@@ -1,9 +1,9 @@
 // The device behind the engine. Everything that an engine knows of a device is here.
 //
-// Threads: all calls come from the engine thread, except Info(), which any thread may call. Ownership: the backend owns
-// weights, KV memory and slot state; plans are copied or consumed before Submit returns.
-// Contract: the tokens and logits of a row depend on its sequence's tokens, position and sampling parameters alone, never
-// on the other segments of the plan, on how a prefill was cut, or on the number of threads.
+// Threads: all calls come from the engine thread, except Info(), which any thread may call. Ownership: the
+// backend owns weights, KV memory and slot state; plans are copied or consumed before Submit returns.
+// Contract: the tokens and logits of a row depend on its sequence's tokens, position and sampling parameters
+// alone, never on the other segments of the plan, on how a prefill was cut, or on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,9 @@ struct BackendInfo {
   int64_t memory_bytes;     // of the device
   int64_t weight_bytes;     // as held on the device
   int32_t vocab_size;
+  // Penalties, token controls, banned tokens, top log-probabilities, scored rows and block copies. Without it
+  // plans hold none of them.
+  bool extended_sampling = false;
 };
 
 struct BackendLimits {
@@ -39,16 +42,16 @@ class Backend {
 
   virtual const BackendInfo& Info() const = 0;
 
-  // Allocates the KV pool and all working memory; once, before the first Submit. RESOURCE_EXHAUSTED says how much is
-  // missing. The pool is zeroed here and never again.
+  // Allocates the KV pool and all working memory; once, before the first Submit. RESOURCE_EXHAUSTED says how
+  // much is missing. The pool is zeroed here and never again.
   virtual absl::Status Reserve(int32_t num_blocks, const BackendLimits& limits) = 0;
 
-  // Starts a step and returns without waiting for it. Steps run in the order of submission. A malformed plan is a bug of
-  // the caller (CHECK).
+  // Starts a step and returns without waiting for it. Steps run in the order of submission. A malformed plan
+  // is a bug of the caller (CHECK).
   virtual StepTicket Submit(const StepPlan& plan) = 0;
 
-  // Waits for a step. Tickets are collected in order, each once. An error means that the device is lost: the process
-  // should end.
+  // Waits for a step. Tickets are collected in order, each once. An error means that the device is lost: the
+  // process should end.
   virtual absl::StatusOr<StepResult> Collect(StepTicket ticket) = 0;
 };
 

@@ -1,9 +1,9 @@
-// One forward pass, as the scheduler writes it and a backend runs it. Plain data; the only thing besides StepResult
-// that crosses between engine and device.
+// One forward pass, as the scheduler writes it and a backend runs it. Plain data; the only thing besides
+// StepResult that crosses between engine and device.
 //
 // A *slot* is device state of one running sequence: its block table, its last sampled token and its sampling
-// parameters. A plan carries changes to slots, then the rows to compute. A backend applies the parts in the order in
-// which they stand here: releases, attaches, appended blocks, segments.
+// parameters. A plan carries changes to slots, then the rows to compute. A backend applies the parts in the
+// order in which they stand here: releases, attaches, appended blocks, block copies, segments.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,18 @@ using BlockId = int32_t;
 // Tokens of one KV block, of all layers.
 inline constexpr int32_t kBlockTokens = 16;
 
-// A sequence takes a free slot; its block table starts empty.
+// A sequence takes a free slot; its block table starts empty. What the slot gives afterwards is a function of
+// this and of the rows: a sequence that comes back after a preemption brings what it generated so far in
+// `history`.
 struct SlotAttach {
   SlotId slot;
   SamplingParams sampling;
+  TokenControls controls = {};
+  int32_t prompt_tokens =
+      0;  // how many of the sequence's tokens are the prompt's; for penalties and min_tokens
+  // The sequence's tokens so far, prompt and output, where sampling.has_penalties(); else empty. The tokens
+  // that the slot samples from then on are added to it by the backend.
+  std::vector<TokenId> history = {};
 };
 
 // The next entry of a slot's block table.
@@ -32,8 +40,15 @@ struct BlockAppend {
   BlockId block;
 };
 
-// Consecutive rows of one sequence: a decode row, a chunk of a prefill, or a resumed stretch. Row i stands at position
-// first_position + i, writes its K and V there (the block table covers it) and attends to positions 0 .. its own.
+// Block `to`, which no slot reads yet, becomes what block `from` is after all earlier steps: copy-on-write.
+struct BlockCopy {
+  BlockId from;
+  BlockId to;
+};
+
+// Consecutive rows of one sequence: a decode row, a chunk of a prefill, or a resumed stretch. Row i stands at
+// position first_position + i, writes its K and V there (the block table covers it) and attends to positions
+// 0 .. its own.
 struct Segment {
   SlotId slot;
   int32_t first_position;
@@ -42,37 +57,60 @@ struct Segment {
   bool first_row_from_slot;
   // Where this segment's host tokens start in StepPlan::tokens.
   int32_t token_offset;
-  // The last num_outputs rows want a token: 0 (inside a prefill), 1, or more. The slot's last token becomes that of the
-  // last row.
+  // The last num_outputs rows want a token: 0 (inside a prefill), 1, or more. The slot's last token becomes
+  // that of the last row.
   int32_t num_outputs;
+  // The first num_scored rows do not sample: their output is the log-probability of a known token that
+  // follows, row i's being StepPlan::targets[target_offset + i] (prompt log-probabilities). num_scored +
+  // num_outputs <= num_rows.
+  int32_t num_scored = 0;
+  int32_t target_offset = 0;
+  // Tokens that the output row (one at most, then) may not sample besides those of the slot's controls:
+  // StepPlan::banned[banned_offset ..], num_banned of them. They leave at least one.
+  int32_t num_banned = 0;
+  int32_t banned_offset = 0;
 };
 
 struct StepPlan {
   std::vector<SlotId> releases;
   std::vector<SlotAttach> attaches;
   std::vector<BlockAppend> appends;
+  std::vector<BlockCopy> copies;
   std::vector<Segment> segments;  // at most one a slot
   std::vector<TokenId> tokens;
-  // Rows that belong to no sequence and are computed nevertheless: token 0, through every layer. They store nothing, attend
-  // to nothing and give no output. The price of an engine that pads its batches.
+  std::vector<TokenId> targets;
+  std::vector<TokenId> banned;
+  // Rows that belong to no sequence and are computed nevertheless: token 0, through every layer. They store
+  // nothing, attend to nothing and give no output. The price of an engine that pads its batches.
   int32_t padded_rows = 0;
-  // Where it is more than a decode row's own context, such a row is charged the K and V of this many positions, and a
-  // padded row as well: attention of an engine whose batch is a rectangle.
+  // Where it is more than a decode row's own context, such a row is charged the K and V of this many
+  // positions, and a padded row as well: attention of an engine whose batch is a rectangle.
   int32_t padded_width = 0;
   // Also return the raw logits of every output row (tests and diagnostics).
   bool return_logits = false;
 };
 
-// What a step gives for one output row.
-struct RowOutput {
-  TokenId token;
-  // Log-softmax of the raw logits at `token`; 0 unless the slot asked for it.
+// A token and the log-softmax of the raw logits there.
+struct TokenLogprob {
+  TokenId id;
   float logprob;
+};
+
+// What a step gives for one output row, sampled or scored.
+struct RowOutput {
+  TokenId token;  // sampled, or the row's target
+  // Log-softmax of the raw logits at `token`; of a sampled one 0 unless the slot asked for it.
+  float logprob;
+  // How many of the most likely tokens are reported, as the slot asked for.
+  int32_t num_top = 0;
 };
 
 struct StepResult {
   // One a wanted output row, in the order of segments and rows.
   std::vector<RowOutput> outputs;
+  // The most likely tokens of the rows that report them, one row after the other; most likely first, of equal
+  // ones the lowest id.
+  std::vector<TokenLogprob> top;
   // [outputs][vocab_size] where the plan asked for them, else empty.
   std::vector<float> logits;
   // Rows put through the model, padded ones included.

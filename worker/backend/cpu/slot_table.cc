@@ -18,7 +18,10 @@ void SlotTable::Apply(const StepPlan& plan) {
     slot.last_token = -1;
     slot.blocks.clear();
   }
+  RIDGE_CHECK(plan.copies.empty() && plan.targets.empty() && plan.banned.empty());
   for (const SlotAttach& attach : plan.attaches) {
+    RIDGE_CHECK(!attach.sampling.has_penalties() && attach.sampling.top_logprobs == 0 &&
+                attach.controls.empty());
     RIDGE_CHECK(attach.slot >= 0 && static_cast<size_t>(attach.slot) < slots_.size());
     Slot& slot = slots_[static_cast<size_t>(attach.slot)];
     RIDGE_CHECK(!slot.attached);

@@ -105,7 +105,10 @@ void StepUpload::ApplyChanges(const StepPlan& plan) {
   sampling_changes_.clear();
   block_changes_.clear();
   for (SlotId id : plan.releases) mirror_.Release(id);
+  RIDGE_CHECK(plan.copies.empty() && plan.targets.empty() && plan.banned.empty());
   for (const SlotAttach& attach : plan.attaches) {
+    RIDGE_CHECK(!attach.sampling.has_penalties() && attach.sampling.top_logprobs == 0 &&
+                attach.controls.empty());
     mirror_.Attach(attach.slot, attach.sampling.temperature == 0.0f && !attach.sampling.logprobs);
     sampling_changes_.push_back({ToSlotSampling(attach.sampling), attach.slot});
   }
