@@ -2,9 +2,13 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 #include "common/logging.h"
 #include "common/status.h"
 #include "worker/backend/cpu/cpu_backend.h"
+#include "worker/backend/simulated/card.h"
+#include "worker/backend/simulated/simulated_backend.h"
 #if RIDGE_HAVE_CUDA
 #include "worker/backend/cuda/cuda_backend.h"
 #endif
@@ -29,6 +33,13 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const WeightSource& source, 
 }
 #endif
 
+absl::StatusOr<std::unique_ptr<Backend>> CreateSimulated(absl::string_view card_name,
+                                                         const WeightSource& source) {
+  const absl::StatusOr<SimulatedCard> card = LoadCard(card_name);
+  if (!card.ok()) return InvalidField("--device", card.status().message());
+  return std::make_unique<SimulatedBackend>(*card, source.config(), SimulatedOptions{});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const WorkerConfig& config, const WeightSource& source,
@@ -38,6 +49,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const WorkerConfig& confi
     return CreateCuda(source, registry);
   }
 #endif
+  if (absl::StartsWith(config.device, kSimulatedPrefix)) {
+    return CreateSimulated(absl::StripPrefix(config.device, kSimulatedPrefix), source);
+  }
   if (config.device == "auto") LogInfo("device: no CUDA card, serving on the CPU");
   absl::StatusOr<std::unique_ptr<CpuBackend>> backend =
       CpuBackend::Create(source, {.threads = config.threads, .pin_threads = config.pin_threads});

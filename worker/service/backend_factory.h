@@ -12,7 +12,8 @@
 namespace ridge::worker {
 
 // "cuda": the first card; an error says why there is none that can serve. "cpu". "auto": a card where there
-// is one, else the CPU. Registers the device's metrics. Errors name the flag.
+// is one, else the CPU. "simulated:CARD": no device, its pace alone. Registers the device's metrics. Errors name
+// the flag.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const WorkerConfig& config, const WeightSource& source,
                                                        MetricsRegistry* registry);
 

@@ -4,12 +4,15 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/address.h"
 #include "common/flags.h"
 #include "common/status.h"
 #include "common/utf8.h"
+#include "worker/backend/simulated/card.h"
 
 using ridge::worker::WorkerConfig;
 
@@ -21,7 +24,8 @@ ABSL_FLAG(std::string, listen, WorkerConfig().listen,
 ABSL_FLAG(int, metrics_port, WorkerConfig().metrics_port,
           "port of /metrics, /healthz, /readyz, /statusz; 0: any free one, -1: none");
 ABSL_FLAG(std::string, device, WorkerConfig().device,
-          "cuda, cpu, or auto: a CUDA card where there is one, else the CPU");
+          "cuda, cpu, or auto: a CUDA card where there is one, else the CPU; simulated:CARD: made-up tokens at "
+          "that card's pace (an unknown CARD lists them)");
 ABSL_FLAG(std::string, engine, WorkerConfig().engine, "engine preset: ridge");
 ABSL_FLAG(int, threads, WorkerConfig().threads, "compute threads; 0: one a core");
 ABSL_FLAG(bool, pin_threads, WorkerConfig().pin_threads,
@@ -77,6 +81,10 @@ absl::Status CheckModelName(const std::string& name) {
 }
 
 absl::Status CheckDevice(const std::string& device) {
+  if (absl::StartsWith(device, kSimulatedPrefix)) {
+    const absl::Status card = LoadCard(absl::StripPrefix(device, kSimulatedPrefix)).status();
+    return card.ok() ? card : InvalidField("--device", card.message());
+  }
 #if RIDGE_HAVE_CUDA
   return CheckOneOf("--device", device, {"auto", "cuda", "cpu"});
 #else

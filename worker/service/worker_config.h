@@ -9,12 +9,15 @@
 
 namespace ridge::worker {
 
+// What begins the name of a device that is simulated.
+inline constexpr char kSimulatedPrefix[] = "simulated:";
+
 struct WorkerConfig {
   std::string model;                       // GGUF file, Hugging Face directory or synthetic:NAME; required
   std::string served_model_name;           // what clients call it, at most 256 bytes; empty: its file's name
   std::string listen = "127.0.0.1:50051";  // host:port of the gRPC port; port 0: any free one
   int metrics_port = 9101;                 // on the host of `listen`; 0: any free one, -1: none; up to 65,535
-  std::string device = "auto";             // auto, cuda, cpu
+  std::string device = "auto";             // auto, cuda, cpu, simulated:CARD
   std::string engine = "ridge";            // ridge
   int threads = 0;                         // compute threads, up to 1,024; 0: one a core
   bool pin_threads = false;                // each compute thread stays on a core of its own

@@ -42,6 +42,7 @@ TEST(WorkerConfigTest, ABadValueNamesItsFlag) {
       {"--listen: ", [](WorkerConfig* c) { c->listen = std::string("127.0.0.1:65536"); }},
       {"--metrics_port: ", [](WorkerConfig* c) { c->metrics_port = -2; }},
       {"--device: ", [](WorkerConfig* c) { c->device = std::string("tpu"); }},
+      {"--device: no card \"a11\"; there is: a10", [](WorkerConfig* c) { c->device = std::string("simulated:a11"); }},
 #if !RIDGE_HAVE_CUDA
       {"--device: cuda is not built in", [](WorkerConfig* c) { c->device = std::string("cuda"); }},
 #endif

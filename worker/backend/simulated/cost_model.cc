@@ -1,0 +1,57 @@
+#include "worker/backend/simulated/cost_model.h"
+
+#include <algorithm>
+
+namespace ridge::worker {
+namespace {
+
+constexpr double kNsPerUs = 1e3;
+
+double NsPerUnit(double units, double units_per_second) {
+  return units_per_second == 0 ? 0 : units / units_per_second * 1e9;
+}
+
+}  // namespace
+
+CostModel::CostModel(const SimulatedCard& card, const ModelConfig& model, bool split_attention, bool replay) {
+  const double output = double{1} * model.vocab_size * model.hidden_size;
+  const double embeddings = model.tied_embedding ? output : 2 * output;
+  const double linear = static_cast<double>(model.num_parameters()) - embeddings;
+  const double launches = card.launches_per_layer * model.num_layers + card.launches_per_step;
+  weights_ns_ = NsPerUnit(2 * (linear + output), card.weight_bytes_per_second);
+  row_ns_ = NsPerUnit(2 * linear, card.flops_per_second);
+  output_ns_ = NsPerUnit(2 * output, card.flops_per_second);
+  prefill_pair_ns_ = NsPerUnit(4.0 * model.q_size() * model.num_layers, card.prefill_attention_flops);
+  decode_position_ns_ = NsPerUnit(static_cast<double>(model.kv_bytes_per_token()),
+                                  split_attention ? card.split_kv_bytes : card.one_pass_kv_bytes);
+  prepare_ns_ = card.step_us * kNsPerUs;
+  launch_ns_ = replay ? 0 : launches * card.launch_us * kNsPerUs;
+  replay_ns_ = replay ? launches * card.replay_launch_us * kNsPerUs : 0;
+}
+
+StepCost CostModel::Of(const StepPlan& plan) const {
+  StepResult total;
+  CountRows(plan, &total);
+  int64_t outputs = 0;
+  int64_t prefill_pairs = 0;
+  for (const Segment& segment : plan.segments) {
+    outputs += segment.num_outputs;
+    const int64_t rows = segment.num_rows;
+    if (!segment.first_row_from_slot) prefill_pairs += rows * segment.first_position + rows * (rows + 1) / 2;
+  }
+  const auto decode_positions = static_cast<double>(total.kv_positions - prefill_pairs);
+  const double device = weights_ns_ + static_cast<double>(total.rows) * row_ns_ +
+                        static_cast<double>(outputs) * output_ns_ +
+                        static_cast<double>(prefill_pairs) * prefill_pair_ns_ +
+                        decode_positions * decode_position_ns_ + replay_ns_;
+  return {static_cast<int64_t>(prepare_ns_), static_cast<int64_t>(launch_ns_), static_cast<int64_t>(device)};
+}
+
+int64_t Timeline::Add(int64_t now_ns, const StepCost& cost) {
+  const int64_t prepared_ns = std::max(now_ns, host_free_ns_) + cost.prepare_ns;
+  host_free_ns_ = prepared_ns + cost.launch_ns;
+  device_free_ns_ = std::max(std::max(prepared_ns, device_free_ns_) + cost.device_ns, host_free_ns_);
+  return device_free_ns_;
+}
+
+}  // namespace ridge::worker

@@ -1,0 +1,56 @@
+// How long a card takes for a step.
+//
+//   launches = launches_per_layer * layers + launches_per_step
+//   device   = weight bytes / weight_bytes_per_second
+//            + (rows * linear FLOPs + outputs * vocabulary FLOPs) / flops_per_second
+//            + prefill pairs * attention FLOPs / prefill_attention_flops
+//            + decode positions * K/V bytes / (one_pass_kv_bytes or split_kv_bytes)
+//            + launches * replay_launch_us, where the step is replayed from a graph
+//   host     = step_us + launches * launch_us, where it is not (step_us otherwise)
+//
+// Every multiplication reads all weights; padded rows are rows. A prefill pair is a row and a position that
+// it attends to; a decode position is a position that a decode row or a padded one reads
+// (StepPlan::padded_width). Linear FLOPs are 2 a parameter of the layers, vocabulary FLOPs 2 an element of
+// the output matrix, attention FLOPs 4 a query element and layer. A step's device part begins when the host
+// has prepared it (step_us) and the step before is done; it ends no earlier than the host's launches.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/backend/simulated/card.h"
+#include "worker/backend/step_plan.h"
+#include "worker/model/model_config.h"
+
+namespace ridge::worker {
+
+struct StepCost {
+  int64_t prepare_ns;  // the host, before the device can begin
+  int64_t launch_ns;   // the host, while the device works
+  int64_t device_ns;
+};
+
+// Pure.
+class CostModel {
+ public:
+  CostModel(const SimulatedCard& card, const ModelConfig& model, bool split_attention, bool replay);
+
+  StepCost Of(const StepPlan& plan) const;
+
+ private:
+  // Nanoseconds a unit.
+  double weights_ns_, row_ns_, output_ns_, prefill_pair_ns_, decode_position_ns_;
+  double prepare_ns_, launch_ns_, replay_ns_;
+};
+
+// When the steps of one device end.
+class Timeline {
+ public:
+  // A step that is submitted at this time; returns when it is done.
+  int64_t Add(int64_t now_ns, const StepCost& cost);
+
+ private:
+  int64_t host_free_ns_ = 0;
+  int64_t device_free_ns_ = 0;
+};
+
+}  // namespace ridge::worker

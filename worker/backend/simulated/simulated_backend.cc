@@ -1,0 +1,138 @@
+#include "worker/backend/simulated/simulated_backend.h"
+
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/check.h"
+#include "common/hash.h"
+
+namespace ridge::worker {
+namespace {
+
+// The finaliser of SplitMix64.
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+SimulatedBackend::SimulatedBackend(const SimulatedCard& card, const ModelConfig& model,
+                                   SimulatedOptions options)
+    : options_(std::move(options)), cost_(card, model, options_.split_attention, options_.replay) {
+  Sha256 hash;
+  hash.Update(absl::StrCat("simulated 1 ", CanonicalText(model)));
+  info_.numerics_id = hash.HexDigest().substr(0, 32);
+  info_.device = absl::StrCat("simulated: ", card.device);
+  info_.kv_block_bytes = model.kv_bytes_per_token() * kBlockTokens;
+  info_.memory_bytes = static_cast<int64_t>(card.memory_bytes);
+  info_.weight_bytes = 2 * model.num_parameters();
+  info_.vocab_size = model.vocab_size;
+  model_hash_ = std::stoull(info_.numerics_id.substr(0, 16), nullptr, 16);
+}
+
+absl::Status SimulatedBackend::Reserve(int32_t num_blocks, const BackendLimits& limits) {
+  RIDGE_CHECK(hashes_.empty() && num_blocks >= 1);
+  const int64_t needed = info_.weight_bytes + num_blocks * info_.kv_block_bytes;
+  if (info_.memory_bytes > 0 && needed > info_.memory_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("KV cache: weights and ", num_blocks, " blocks need ",
+                                                     needed, " bytes of ", info_.memory_bytes));
+  }
+  limits_ = limits;
+  slots_.resize(static_cast<size_t>(limits.max_slots));
+  hashes_.resize(static_cast<size_t>(num_blocks) * kBlockTokens);
+  return absl::OkStatus();
+}
+
+StepTicket SimulatedBackend::Submit(const StepPlan& plan) {
+  RIDGE_CHECK(!hashes_.empty() && !plan.return_logits);
+  Apply(plan);
+  Step step;
+  CountRows(plan, &step.result);
+  RIDGE_CHECK(step.result.rows <= limits_.max_step_rows);
+  for (const Segment& segment : plan.segments) RunSegment(plan, segment, &step.result);
+  step.done_ns = timeline_.Add(options_.clock->NowNs(), cost_.Of(plan));
+  steps_.push_back(std::move(step));
+  return submitted_++;
+}
+
+absl::StatusOr<StepResult> SimulatedBackend::Collect(StepTicket ticket) {
+  RIDGE_CHECK(ticket == collected_ && !steps_.empty());
+  ++collected_;
+  Step step = std::move(steps_.front());
+  steps_.pop_front();
+  if (const int64_t now_ns = options_.clock->NowNs(); step.done_ns > now_ns) {
+    if (options_.wait_until) {
+      options_.wait_until(step.done_ns);
+    } else {
+      absl::SleepFor(absl::Nanoseconds(step.done_ns - now_ns));
+    }
+  }
+  return std::move(step.result);
+}
+
+void SimulatedBackend::Apply(const StepPlan& plan) {
+  for (SlotId id : plan.releases) {
+    Slot& slot = SlotAt(id);
+    slot.attached = false;
+    slot.last_token = -1;
+    slot.blocks.clear();
+  }
+  for (const SlotAttach& attach : plan.attaches) {
+    RIDGE_CHECK(attach.slot >= 0 && static_cast<size_t>(attach.slot) < slots_.size());
+    Slot& slot = slots_[static_cast<size_t>(attach.slot)];
+    RIDGE_CHECK(!slot.attached);
+    slot.attached = true;
+    slot.sampling = attach.sampling;
+  }
+  for (const BlockAppend& append : plan.appends) {
+    RIDGE_CHECK(append.block >= 0 && static_cast<size_t>(append.block) * kBlockTokens < hashes_.size());
+    SlotAt(append.slot).blocks.push_back(append.block);
+  }
+}
+
+void SimulatedBackend::RunSegment(const StepPlan& plan, const Segment& segment, StepResult* result) {
+  Slot& slot = SlotAt(segment.slot);
+  const int32_t end = segment.first_position + segment.num_rows;
+  RIDGE_CHECK(segment.first_position >= 0 && segment.num_rows >= 1 &&
+              static_cast<size_t>(end) <= slot.blocks.size() * kBlockTokens);
+  uint64_t hash = segment.first_position == 0 ? model_hash_ : HashAt(slot, segment.first_position - 1);
+  const TokenId* host = plan.tokens.data() + segment.token_offset;
+  for (int32_t position = segment.first_position; position < end; ++position) {
+    const bool from_slot = segment.first_row_from_slot && position == segment.first_position;
+    const TokenId token = from_slot ? slot.last_token : *host++;
+    RIDGE_CHECK(token >= 0 && token < info_.vocab_size);
+    hash = Mix(hash + 0x9E3779B97F4A7C15u * (static_cast<uint64_t>(token) + 1));
+    HashAt(slot, position) = hash;
+    if (position >= end - segment.num_outputs) result->outputs.push_back(Sample(slot.sampling, hash));
+  }
+  if (segment.num_outputs > 0) slot.last_token = result->outputs.back().token;
+}
+
+RowOutput SimulatedBackend::Sample(const SamplingParams& sampling, uint64_t hash) const {
+  if (sampling.temperature != 0) hash = Mix(hash ^ Mix(sampling.seed + (uint64_t{sampling.choice} << 32)));
+  RowOutput output{};
+  // The high half times the vocabulary: no bias that matters, no division.
+  output.token = static_cast<TokenId>(((hash >> 32) * static_cast<uint64_t>(info_.vocab_size)) >> 32);
+  if (sampling.logprobs) output.logprob = -static_cast<float>(hash & 0xFFFF) / 8192.0f;
+  return output;
+}
+
+SimulatedBackend::Slot& SimulatedBackend::SlotAt(SlotId id) {
+  RIDGE_CHECK(id >= 0 && static_cast<size_t>(id) < slots_.size());
+  Slot& slot = slots_[static_cast<size_t>(id)];
+  RIDGE_CHECK(slot.attached);
+  return slot;
+}
+
+uint64_t& SimulatedBackend::HashAt(const Slot& slot, int32_t position) {
+  const BlockId block = slot.blocks[static_cast<size_t>(position / kBlockTokens)];
+  return hashes_[static_cast<size_t>(block) * kBlockTokens + static_cast<size_t>(position % kBlockTokens)];
+}
+
+}  // namespace ridge::worker

@@ -1,0 +1,78 @@
+// A device that is not there: deterministic tokens at the pace of a card's cost model, on a real or a virtual
+// clock. No weights are read and no model is computed, so that engine, services and routers can be tried
+// under any load anywhere.
+//
+// Tokens. Where a real device keeps K and V of a position, this one keeps a hash of the model's configuration
+// and all tokens up to that position, in the same blocks; a row continues the hash of the position before, as
+// its block table leads to it. Its token is taken from that hash, and from seed and choice too unless
+// sampling is greedy. So tokens depend on the request alone, and a wrong block, position or token shows.
+// Every token is as likely as any other. Logits do not exist (CHECK).
+//
+// Threads: as Backend says; no thread of its own. A step's results are there at Submit, its time passes in
+// Collect.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "common/clock.h"
+#include "worker/backend/backend.h"
+#include "worker/backend/simulated/card.h"
+#include "worker/backend/simulated/cost_model.h"
+#include "worker/model/model_config.h"
+
+namespace ridge::worker {
+
+struct SimulatedOptions {
+  bool split_attention = true;  // decode attention is split over K and V, not one pass
+  bool replay = true;           // steps are replayed from graphs, not launched on a stream
+  Clock* clock = RealClock();
+  // Returns when the clock has come to this time: sleeps. On a virtual clock it moves that.
+  std::function<void(int64_t time_ns)> wait_until;
+};
+
+class SimulatedBackend : public Backend {
+ public:
+  // Without wait_until it sleeps, which goes with the real clock.
+  SimulatedBackend(const SimulatedCard& card, const ModelConfig& model, SimulatedOptions options);
+
+  const BackendInfo& Info() const override { return info_; }
+  absl::Status Reserve(int32_t num_blocks, const BackendLimits& limits) override;
+  StepTicket Submit(const StepPlan& plan) override;
+  absl::StatusOr<StepResult> Collect(StepTicket ticket) override;
+
+ private:
+  struct Slot {
+    bool attached = false;
+    SamplingParams sampling;
+    TokenId last_token = -1;  // -1: nothing was sampled yet
+    std::vector<BlockId> blocks;
+  };
+  struct Step {
+    StepResult result;
+    int64_t done_ns;
+  };
+
+  void Apply(const StepPlan& plan);
+  void RunSegment(const StepPlan& plan, const Segment& segment, StepResult* result);
+  Slot& SlotAt(SlotId id);
+  uint64_t& HashAt(const Slot& slot, int32_t position);
+  RowOutput Sample(const SamplingParams& sampling, uint64_t hash) const;
+
+  const SimulatedOptions options_;
+  const CostModel cost_;
+  BackendInfo info_;
+  uint64_t model_hash_;
+  BackendLimits limits_{};
+  std::vector<Slot> slots_;
+  std::vector<uint64_t> hashes_;  // [block][token]: of all tokens up to a position
+  Timeline timeline_;
+  std::deque<Step> steps_;  // in flight
+  StepTicket submitted_ = 0;
+  StepTicket collected_ = 0;
+};
+
+}  // namespace ridge::worker
