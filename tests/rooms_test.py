@@ -24,6 +24,7 @@ ALLOWED = {
     "bench/backend": {"bench/kernels", "common", "kernels", "worker/backend", "worker/backend/cpu", "worker/model"},
     "bench/load": {"common", "worker/backend", "worker/backend/cpu", "worker/model"},
     "bench/tokenizer": {"worker/text"},
+    "bench/workload": {"common", "kernels", "worker/backend", "worker/text"},
 }
 # Rooms that may see protos and gRPC.
 EDGES = {"common", "worker/service", "router", "bench"}

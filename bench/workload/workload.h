@@ -1,0 +1,43 @@
+// A workload: what is asked of an engine, and when. Drawn or read once, frozen to a file, and replayed by
+// every engine and every peer. Plain data.
+//
+// The file is JSON lines. The first is {"schema":"ridge-workload/1","name":...,"origin":...}; each further
+// one is a request: {"index","label","prompt_tokens","max_tokens","arrival_s"} and, for prompts that share
+// beginnings, "prefix_blocks" (names of their blocks of kPrefixBlockTokens tokens, equal names for equal
+// beginnings).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace ridge::bench {
+
+inline constexpr int32_t kPrefixBlockTokens = 512;
+
+struct WorkItem {
+  std::string label;  // of its prompt: "p256"
+  int32_t prompt_tokens = 0;
+  int32_t max_tokens = 0;
+  double arrival_s = 0;  // from the start of the run, ascending; 0 where all is handed over at once
+  std::vector<int64_t> prefix_blocks;
+};
+
+struct Workload {
+  std::string name;
+  std::string origin;  // how it came about: a draw with its seed, a trace's file
+  std::vector<WorkItem> items;
+};
+
+std::string ToJsonLines(const Workload& workload);
+
+// INVALID_ARGUMENT naming `origin`, the line and the field.
+absl::StatusOr<Workload> FromJsonLines(absl::string_view text, const std::string& origin);
+
+absl::Status WriteWorkload(const Workload& workload, const std::string& path);
+absl::StatusOr<Workload> ReadWorkload(const std::string& path);
+
+}  // namespace ridge::bench
