@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/latency.h"
+#include "bench/records/latency.h"
 #include "common/clock.h"
 #include "common/grpc_channel.h"
 #include "common/status.h"

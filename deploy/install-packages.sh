@@ -13,7 +13,7 @@ build_packages=(
   g++ cmake ninja-build pkg-config ccache git
   libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev
   prometheus-cpp-dev libcivetweb-dev libspdlog-dev nlohmann-json3-dev libssl-dev
-  libhwy-dev libpcre2-dev libutf8proc-dev libbenchmark-dev
+  libhwy-dev libpcre2-dev libutf8proc-dev libbenchmark-dev zlib1g-dev
 )
 model_packages=(ca-certificates curl python3 python3-pip)
 test_packages=(libgtest-dev libgmock-dev python3-venv)

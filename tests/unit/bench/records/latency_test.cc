@@ -1,4 +1,4 @@
-#include "bench/latency.h"
+#include "bench/records/latency.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

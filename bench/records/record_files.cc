@@ -1,0 +1,181 @@
+#include "bench/records/record_files.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "bench/records/csv.h"
+#include "zlib.h"
+
+namespace ridge::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kRuns[] = "runs.csv";
+constexpr char kRunLines[] = "runs.jsonl.gz";
+constexpr char kArrivals[] = "arrivals.csv";
+
+absl::Status Append(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::app);
+  file << text;
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError(path + ": cannot be written");
+}
+
+// One more member of a gzip file, which readers take as one text.
+absl::Status AppendGzip(const std::string& path, const std::string& text) {
+  gzFile file = gzopen(path.c_str(), "ab9");
+  if (file == nullptr) return absl::UnavailableError(path + ": cannot be written");
+  const bool written = gzfwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool closed = gzclose(file) == Z_OK;
+  return written && closed ? absl::OkStatus() : absl::UnavailableError(path + ": cannot be written");
+}
+
+// A CSV file with a header, record by record.
+class CsvFile {
+ public:
+  static absl::StatusOr<std::optional<CsvFile>> Open(const std::string& path, const std::string& header) {
+    if (!fs::exists(path)) return std::nullopt;
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    if (!file || !(text << file.rdbuf())) return absl::UnavailableError(path + ": cannot be read");
+    CsvFile csv(path, text.str());
+    if (csv.text_.substr(0, header.size()) != header) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": its columns are not those of schema ", kRecordSchema));
+    }
+    csv.at_ = header.size();
+    absl::string_view names = header;
+    csv.names_ = TakeCsvRecord(&names);
+    return csv;
+  }
+
+  // False at the end.
+  absl::StatusOr<bool> Next(std::map<std::string, std::string>* record) {
+    absl::string_view rest = absl::string_view(text_).substr(at_);
+    if (rest.empty()) return false;
+    const std::vector<std::string> fields = TakeCsvRecord(&rest);
+    at_ = text_.size() - rest.size();
+    ++line_;
+    if (fields.size() != names_.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path_, ", record ", line_, ": ", fields.size(), " fields, not ", names_.size()));
+    }
+    for (size_t i = 0; i < fields.size(); ++i) (*record)[names_[i]] = fields[i];
+    return true;
+  }
+
+  absl::Status Expect(const std::map<std::string, std::string>& record, const char* name,
+                      const std::string& value) const {
+    if (record.at(name) == value) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(path_, ", record ", line_, ": ", name, " is \"",
+                                                      record.at(name), "\", this run's is \"", value, "\""));
+  }
+
+ private:
+  CsvFile(std::string path, std::string text) : path_(std::move(path)), text_(std::move(text)) {}
+
+  std::string path_;
+  std::string text_;
+  size_t at_ = 0;
+  int line_ = 0;
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
+RecordFiles::RecordFiles(std::string folder, RunContext context)
+    : folder_(std::move(folder)), context_(std::move(context)) {}
+
+absl::StatusOr<RecordFiles> RecordFiles::Open(const std::string& folder, const RunContext& context) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return absl::UnavailableError(absl::StrCat(folder, ": ", error.message()));
+  RecordFiles files(folder, context);
+  absl::Status status = files.ReadRuns();
+  if (status.ok()) status = files.ReadSweeps();
+  if (!status.ok()) return status;
+  return files;
+}
+
+absl::Status RecordFiles::ReadRuns() {
+  absl::StatusOr<std::optional<CsvFile>> file = CsvFile::Open(folder_ + "/" + kRuns, RunCsvHeader());
+  if (!file.ok() || !file->has_value()) return file.status();
+  CsvFile& csv = **file;
+  std::map<std::string, std::string> record;
+  for (;;) {
+    const absl::StatusOr<bool> more = csv.Next(&record);
+    if (!more.ok() || !*more) return more.status();
+    for (const auto& [name, value] :
+         {std::pair{"model", context_.model}, {"device_name", context_.device_name}}) {
+      if (absl::Status status = csv.Expect(record, name, value); !status.ok()) return status;
+    }
+    hashes_.insert(record["output_sha8"]);
+    if (record["engine"] != context_.engine || record["engine_params"] != context_.engine_params) continue;
+    int run_index = 0;
+    if (!absl::SimpleAtoi(record["run_index"], &run_index)) {
+      return absl::FailedPreconditionError(folder_ + "/" + kRuns + ": run_index is not a number");
+    }
+    runs_.emplace(record["workload"], run_index);
+  }
+}
+
+absl::Status RecordFiles::ReadSweeps() {
+  absl::StatusOr<std::optional<CsvFile>> file = CsvFile::Open(folder_ + "/" + kArrivals, ArrivalCsvHeader());
+  if (!file.ok() || !file->has_value()) return file.status();
+  CsvFile& csv = **file;
+  std::map<std::string, std::string> record;
+  for (;;) {
+    const absl::StatusOr<bool> more = csv.Next(&record);
+    if (!more.ok() || !*more) return more.status();
+    for (const auto& [name, value] :
+         {std::pair{"model", context_.model}, {"device_name", context_.device_name}}) {
+      if (absl::Status status = csv.Expect(record, name, value); !status.ok()) return status;
+    }
+    if (record["engine"] == context_.engine && record["engine_params"] == context_.engine_params) {
+      sweeps_.insert(record["rate"]);
+    }
+  }
+}
+
+bool RecordFiles::HasRun(const std::string& workload, int run_index) const {
+  return runs_.contains({workload, run_index});
+}
+
+bool RecordFiles::HasSweep(double rate) const {
+  return sweeps_.contains(absl::StrCat(rate));
+}
+
+absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records) {
+  std::string lines, rows;
+  for (const RunRecord& record : records) {
+    lines += RunJsonLine(context_, record, hashes_.insert(OutputHash(record.ids)).second);
+    rows += RunCsvLine(context_, record);
+    runs_.emplace(record.workload, record.run_index);
+  }
+  const std::string csv = folder_ + "/" + kRuns;
+  if (!fs::exists(csv)) rows = RunCsvHeader() + rows;
+  absl::Status status = AppendGzip(folder_ + "/" + kRunLines, lines);
+  return status.ok() ? Append(csv, rows) : status;
+}
+
+absl::Status RecordFiles::AddSweep(absl::Span<const ArrivalRecord> records) {
+  std::string rows;
+  for (const ArrivalRecord& record : records) {
+    rows += ArrivalCsvLine(context_, record);
+    sweeps_.insert(absl::StrCat(record.rate));
+  }
+  const std::string csv = folder_ + "/" + kArrivals;
+  if (!fs::exists(csv)) rows = ArrivalCsvHeader() + rows;
+  return Append(csv, rows);
+}
+
+}  // namespace ridge::bench

@@ -1,0 +1,101 @@
+#include "bench/records/record_files.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gtest/gtest.h"
+#include "zlib.h"
+
+namespace ridge::bench {
+namespace {
+
+class RecordFilesTest : public ::testing::Test {
+ protected:
+  RecordFilesTest() {
+    folder_ = absl::StrCat(::testing::TempDir(), "/",
+                           ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    context_.engine = "cached";
+    context_.engine_params = "{}";
+    context_.model = "a model";
+    context_.device_name = "card";
+  }
+  ~RecordFilesTest() override { std::filesystem::remove_all(folder_); }
+
+  static RunRecord Run(const std::string& workload, int index, std::vector<int32_t> ids) {
+    RunRecord record;
+    record.workload = workload;
+    record.run_index = index;
+    record.ids = std::move(ids);
+    record.token_s.assign(record.ids.size(), 1.0);
+    return record;
+  }
+
+  std::string RunLines() const {
+    gzFile file = gzopen(absl::StrCat(folder_, "/runs.jsonl.gz").c_str(), "rb");
+    std::string text(1 << 20, '\0');
+    text.resize(gzread(file, text.data(), static_cast<unsigned>(text.size())));
+    gzclose(file);
+    return text;
+  }
+
+  std::string folder_;
+  RunContext context_;
+};
+
+TEST_F(RecordFilesTest, KnowsWhatIsThereWhenOpenedAgain) {
+  {
+    RecordFiles files = *RecordFiles::Open(folder_, context_);
+    EXPECT_FALSE(files.HasRun("p16-x1", 0));
+    ASSERT_TRUE(files.AddRun({Run("p16-x1", 0, {1, 2})}).ok());
+    ArrivalRecord arrival;
+    arrival.rate = 0.5;
+    ASSERT_TRUE(files.AddSweep({arrival, arrival}).ok());
+  }
+  RecordFiles files = *RecordFiles::Open(folder_, context_);
+  EXPECT_TRUE(files.HasRun("p16-x1", 0));
+  EXPECT_FALSE(files.HasRun("p16-x1", 1));
+  EXPECT_FALSE(files.HasRun("p64-x1", 0));
+  EXPECT_TRUE(files.HasSweep(0.5));
+  EXPECT_FALSE(files.HasSweep(1));
+
+  context_.engine = "naive";  // another engine has its own runs in the same files
+  EXPECT_FALSE(RecordFiles::Open(folder_, context_)->HasRun("p16-x1", 0));
+}
+
+TEST_F(RecordFilesTest, WritesTheIdsOfEqualOutputsOnce) {
+  for (int index = 0; index < 2; ++index) {
+    RecordFiles files = *RecordFiles::Open(folder_, context_);
+    ASSERT_TRUE(files.AddRun({Run("p16-x2", index, {1, 2}), Run("p16-x2", index, {1, 2})}).ok());
+  }
+  const std::string lines = RunLines();
+  EXPECT_EQ(std::vector<std::string>(absl::StrSplit(lines, "token_ids")).size(), 2);  // one occurrence
+  EXPECT_EQ(std::vector<std::string>(absl::StrSplit(lines, '\n')).size(), 5);         // four lines
+}
+
+TEST_F(RecordFilesTest, RefusesRecordsOfAnotherCardOrModel) {
+  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}).ok());
+  context_.device_name = "another card";
+  const absl::Status status = RecordFiles::Open(folder_, context_).status();
+  EXPECT_EQ(status.message(), absl::StrCat(folder_,
+                                           "/runs.csv, record 1: device_name is \"card\", this run's is "
+                                           "\"another card\""));
+}
+
+TEST_F(RecordFilesTest, RefusesOtherColumnsAndBrokenLines) {
+  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}).ok());
+  const std::string path = absl::StrCat(folder_, "/runs.csv");
+  std::ofstream(path, std::ios::app) << "half,a,line";
+  EXPECT_TRUE(absl::StrContains(RecordFiles::Open(folder_, context_).status().message(),
+                                "runs.csv, record 2: 3 fields"));
+  std::ofstream(path) << "other,columns\n";
+  EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
+            absl::StrCat(path, ": its columns are not those of schema 1"));
+}
+
+}  // namespace
+}  // namespace ridge::bench
