@@ -25,10 +25,11 @@ ALLOWED = {
     "bench/backend": {"bench/kernels", "common", "kernels", "worker/backend", "worker/backend/cpu", "worker/model"},
     "bench/load": {"common", "worker/backend", "worker/backend/cpu", "worker/model"},
     "bench/tokenizer": {"worker/text"},
+    "bench/measure": {"bench/records", "bench/workload", "common", "worker/backend", "worker/decision", "worker/loop", "worker/memory", "worker/model"},
     "bench/workload": {"common", "kernels", "worker/backend", "worker/text"},
 }
 # Rooms that may see protos and gRPC.
-EDGES = {"common", "worker/service", "router", "bench"}
+EDGES = {"common", "worker/service", "router", "bench", "bench/measure"}
 
 
 def room_of(path):

@@ -1,0 +1,91 @@
+#include "bench/measure/summary.h"
+
+#include <algorithm>
+
+#include "bench/records/latency.h"
+
+namespace ridge::bench {
+namespace {
+
+constexpr double kDisturbedSeconds = 0.150;
+
+struct Interval {
+  double begin, end;
+};
+
+// When the prompts of requests were worked on, overlapping intervals merged, ascending.
+std::vector<Interval> PrefillTimes(absl::Span<const TargetResult> results) {
+  std::vector<Interval> all;
+  for (const TargetResult& result : results) {
+    if (result.start_s >= 0 && !result.token_s.empty())
+      all.push_back({result.start_s, result.token_s.front()});
+  }
+  std::sort(all.begin(), all.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  std::vector<Interval> merged;
+  for (const Interval& interval : all) {
+    if (!merged.empty() && interval.begin <= merged.back().end) {
+      merged.back().end = std::max(merged.back().end, interval.end);
+    } else {
+      merged.push_back(interval);
+    }
+  }
+  return merged;
+}
+
+// Whether the open interval (begin, end) meets one of them. A request's own prefill ends where its first gap
+// begins.
+bool Meets(const std::vector<Interval>& intervals, double begin, double end) {
+  const auto after =
+      std::upper_bound(intervals.begin(), intervals.end(), begin,
+                       [](double value, const Interval& interval) { return value < interval.end; });
+  return after != intervals.end() && after->begin < end;
+}
+
+}  // namespace
+
+Spread SpreadOf(std::vector<double> values) {
+  if (values.empty()) return {};
+  return {Percentile(values, 50), Percentile(values, 95), Percentile(values, 99),
+          *std::max_element(values.begin(), values.end())};
+}
+
+OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const TargetResult> results) {
+  OpenSummary summary;
+  const std::vector<Interval> prefills = PrefillTimes(results);
+  std::vector<double> queue, ttft, gaps, disturbed;
+  double last_end_s = 0;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const TargetResult& result = results[i];
+    const double arrival_s = requests[i].arrival_s;
+    summary.late += result.sent_s > arrival_s + kLateSeconds;
+    if (!result.served()) {
+      ++summary.unserved;
+      continue;
+    }
+    ++summary.served;
+    tokens += static_cast<int64_t>(result.ids.size());
+    last_end_s = std::max(last_end_s, result.end_s);
+    if (result.start_s >= 0) queue.push_back(result.start_s - arrival_s);
+    if (!result.token_s.empty()) ttft.push_back(result.token_s.front() - arrival_s);
+    for (size_t token = 1; token < result.token_s.size(); ++token) {
+      const double begin = result.token_s[token - 1], end = result.token_s[token];
+      gaps.push_back(end - begin);
+      if (Meets(prefills, begin, end)) disturbed.push_back(end - begin);
+    }
+  }
+  const double span_s = requests.empty() ? 0 : last_end_s - requests.front().arrival_s;
+  if (span_s > 0) {
+    summary.served_rate = summary.served / span_s;
+    summary.tokens_per_second = static_cast<double>(tokens) / span_s;
+  }
+  summary.disturbed_over_150_ms = static_cast<int32_t>(
+      std::count_if(disturbed.begin(), disturbed.end(), [](double gap) { return gap > kDisturbedSeconds; }));
+  summary.queue_s = SpreadOf(std::move(queue));
+  summary.ttft_s = SpreadOf(std::move(ttft));
+  summary.itl_s = SpreadOf(std::move(gaps));
+  summary.disturbance_s = SpreadOf(std::move(disturbed));
+  return summary;
+}
+
+}  // namespace ridge::bench

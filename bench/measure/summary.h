@@ -1,0 +1,35 @@
+// What a run's times say. Pure; the definitions are those of the series (docs of each field).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "bench/measure/target.h"
+
+namespace ridge::bench {
+
+// Nearest-rank percentiles; all 0 where there is nothing.
+struct Spread {
+  double p50 = 0, p95 = 0, p99 = 0, worst = 0;
+};
+Spread SpreadOf(std::vector<double> values);
+
+struct OpenSummary {
+  int32_t served = 0;
+  int32_t unserved = 0;          // ended otherwise, or were never sent
+  int32_t late = 0;              // sent later than scheduled by more than kLateSeconds
+  double served_rate = 0;        // served requests / (first arrival to the last one's end)
+  double tokens_per_second = 0;  // generated tokens over the same time
+  Spread queue_s;                // from the scheduled arrival to the first step that worked on it
+  Spread ttft_s;                 // from the scheduled arrival to the first token
+  Spread itl_s;                  // gaps between consecutive tokens, over all requests
+  // Gaps between the tokens of running requests in which another request's prompt was worked on.
+  Spread disturbance_s;
+  int32_t disturbed_over_150_ms = 0;
+};
+
+// `requests` and `results` belong together, in the order of arrival.
+OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const TargetResult> results);
+
+}  // namespace ridge::bench

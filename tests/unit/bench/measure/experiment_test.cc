@@ -1,0 +1,117 @@
+#include "bench/measure/experiment.h"
+
+#include <filesystem>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "bench/workload/draw.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace ridge::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Gives every request its first token `ttft_s` after its arrival and one every `gap_s` from then on.
+class EvenTarget final : public Target {
+ public:
+  EvenTarget(double ttft_s, double gap_s) : ttft_s_(ttft_s), gap_s_(gap_s) {}
+
+  absl::StatusOr<std::vector<TargetResult>> Run(absl::Span<const TargetRequest> requests,
+                                                const RunLimits&) override {
+    sizes.push_back(requests.size());
+    std::vector<TargetResult> results;
+    for (const TargetRequest& request : requests) {
+      TargetResult result;
+      result.sent_s = request.arrival_s + late_s;
+      result.start_s = request.arrival_s + ttft_s_ / 2;
+      for (int32_t i = 0; i < request.max_tokens; ++i) {
+        result.token_s.push_back(request.arrival_s + ttft_s_ + gap_s_ * i);
+        result.ids.push_back(request.prompt_ids->front() + i);
+      }
+      result.end_s = result.token_s.back();
+      result.end = end;
+      results.push_back(std::move(result));
+    }
+    return results;
+  }
+
+  std::vector<size_t> sizes;  // of the runs
+  double late_s = 0;
+  std::string end = "length";
+
+ private:
+  const double ttft_s_;
+  const double gap_s_;
+};
+
+class ExperimentTest : public ::testing::Test {
+ protected:
+  ExperimentTest() : prompts_(nullptr, "", 100) {
+    folder_ = absl::StrCat(::testing::TempDir(), "/experiment_",
+                           ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    context_.engine = "even";
+    Open();
+  }
+  ~ExperimentTest() override { std::filesystem::remove_all(folder_); }
+
+  void Open() { records_.emplace(*RecordFiles::Open(folder_, context_)); }
+  Subject SubjectOf(Target* target) { return {target, &prompts_, &*records_, 32, {}, "", &progress_}; }
+
+  std::string folder_;
+  RunContext context_;
+  Prompts prompts_;
+  std::optional<RecordFiles> records_;
+  std::ostringstream progress_;
+};
+
+TEST_F(ExperimentTest, ClosedRunsWarmUpFirstAndGoOnWhereTheyStopped) {
+  EvenTarget target(0.1, 0.01);
+  ClosedOptions options{{UniformDraw(16, 4, 1), UniformDraw(64, 4, 2)}, 1, 2};
+  ASSERT_TRUE(RunClosed(SubjectOf(&target), options).ok());
+  EXPECT_THAT(target.sizes, ElementsAre(1, 1, 1, 2, 2, 2));
+  EXPECT_THAT(progress_.str(), HasSubstr("[1/6, about "));
+  EXPECT_THAT(progress_.str(),
+              HasSubstr("p16-x1, run -1: TTFT 100.00 ms, ITL p50 10.000 ms, 30.8 tokens/s in 0.13 s"));
+  Open();
+  options.runs = 3;
+  ASSERT_TRUE(RunClosed(SubjectOf(&target), options).ok());
+  EXPECT_THAT(target.sizes, ElementsAre(1, 1, 1, 2, 2, 2, 1, 2));  // the third run of each
+}
+
+TEST_F(ExperimentTest, AClosedRunInWhichARequestFailsIsNotRecorded) {
+  EvenTarget target(0.1, 0.01);
+  target.end = "UNAVAILABLE";
+  const absl::Status status = RunClosed(SubjectOf(&target), {{UniformDraw(16, 4, 1)}, 0, 1});
+  EXPECT_EQ(status.message(), "request 0 ended with UNAVAILABLE: ");
+  Open();
+  EXPECT_FALSE(records_->HasRun("p16-x1", 0));
+}
+
+TEST_F(ExperimentTest, AnOpenSweepEndsWhereTheTargetFallsBehind) {
+  EvenTarget target(1.0, 0.1);
+  OpenOptions options{
+      .workload = UniformDraw(16, 11, 50), .rates = {1, 2, 1000, 2000}, .least_served_share = 0.8};
+  ASSERT_TRUE(RunOpen(SubjectOf(&target), options).ok());
+  EXPECT_THAT(target.sizes, ElementsAre(50, 50, 50));  // 50 in 2 s are not 1,000 a second
+  Open();
+  EXPECT_TRUE(records_->HasSweep(1));
+  EXPECT_TRUE(records_->HasSweep(1000));
+  EXPECT_FALSE(records_->HasSweep(2000));
+}
+
+TEST_F(ExperimentTest, LateSendsInvalidateASweep) {
+  EvenTarget target(1.0, 0.1);
+  target.late_s = 0.006;
+  const absl::Status status = RunOpen(SubjectOf(&target), {.workload = UniformDraw(16, 2, 3), .rates = {1}});
+  EXPECT_EQ(status.message(),
+            "3 of 3 requests were sent more than 5 ms late at 1/s: the run measured its client and is not "
+            "recorded");
+  EXPECT_FALSE(records_->HasSweep(1));
+}
+
+}  // namespace
+}  // namespace ridge::bench

@@ -1,0 +1,64 @@
+#include "bench/measure/summary.h"
+
+#include "gtest/gtest.h"
+
+namespace ridge::bench {
+namespace {
+
+TargetResult Result(double sent_s, double start_s, std::vector<double> token_s) {
+  TargetResult result;
+  result.sent_s = sent_s;
+  result.start_s = start_s;
+  result.end_s = token_s.empty() ? sent_s : token_s.back();
+  result.ids.assign(token_s.size(), 7);
+  result.token_s = std::move(token_s);
+  result.end = "length";
+  return result;
+}
+
+std::vector<TargetRequest> At(const std::vector<double>& arrivals_s) {
+  std::vector<TargetRequest> requests;
+  for (double arrival_s : arrivals_s) requests.push_back({.prompt_ids = nullptr, .max_tokens = 3, .arrival_s = arrival_s});
+  return requests;
+}
+
+TEST(Summarise, CountsFromTheScheduledArrival) {
+  const OpenSummary summary =
+      Summarise(At({1.0, 2.0}), {Result(1.001, 1.2, {1.5, 1.6, 1.8}), Result(2.0, 2.0, {2.5, 3.0})});
+  EXPECT_EQ(summary.served, 2);
+  EXPECT_DOUBLE_EQ(summary.served_rate,
+                   1.0);  // two in the two seconds from the first arrival to the last end
+  EXPECT_DOUBLE_EQ(summary.tokens_per_second, 2.5);
+  EXPECT_DOUBLE_EQ(summary.ttft_s.worst, 0.5);
+  EXPECT_NEAR(summary.queue_s.worst, 0.2, 1e-12);
+  EXPECT_NEAR(summary.itl_s.p50, 0.2, 1e-12);  // of 0.1, 0.2, 0.5
+  EXPECT_NEAR(summary.itl_s.p99, 0.5, 1e-12);
+  EXPECT_EQ(summary.late, 0);
+}
+
+TEST(Summarise, ADisturbedGapIsOneInWhichAnothersPromptWasWorkedOn) {
+  // The second request's prompt is worked on from 2.05 to 2.5.
+  const OpenSummary summary =
+      Summarise(At({1.0, 2.0}), {Result(1, 1, {1.5, 2.0, 2.3, 2.52, 2.6}), Result(2, 2.05, {2.5, 2.6})});
+  EXPECT_NEAR(summary.disturbance_s.worst, 0.3,
+              1e-12);  // 2.0 to 2.3 and 2.3 to 2.52; not 1.5 to 2.0, not 2.52 on
+  EXPECT_NEAR(summary.disturbance_s.p50, 0.22, 1e-12);
+  EXPECT_EQ(summary.disturbed_over_150_ms, 2);
+}
+
+TEST(Summarise, CountsWhatWasNotServedAndWhatWasLate) {
+  TargetResult refused = Result(2, -1, {});
+  refused.end = "RESOURCE_EXHAUSTED";
+  const OpenSummary summary = Summarise(At({1.0, 2.0}), {Result(1.006, 1.1, {1.2, 1.3}), refused});
+  EXPECT_EQ(summary.served, 1);
+  EXPECT_EQ(summary.unserved, 1);
+  EXPECT_EQ(summary.late, 1);
+}
+
+TEST(Summarise, OfNothingIsNothing) {
+  EXPECT_EQ(Summarise({}, {}).served_rate, 0);
+  EXPECT_EQ(SpreadOf({}).p99, 0);
+}
+
+}  // namespace
+}  // namespace ridge::bench
