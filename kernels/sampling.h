@@ -1,4 +1,5 @@
-// How the next token follows from a row of logits. The definition is exact, so that every device draws the
+// How the next token follows from a row of logits, once penalties, bias and masks were applied to it
+// (kernels/logit_controls.h). The definition is exact, so that every device draws the
 // same token. All arithmetic is in fp32, exp and ln are those of kernels/math.h.
 //
 // temperature 0: the arg max (value, lowest id); so too where the largest logit / temperature overflows.

@@ -9,11 +9,34 @@
 
 namespace ridge::kernels::reference {
 
-std::vector<int32_t> KeptIds(const std::vector<float>& logits, const SamplerSettings& settings) {
+std::vector<float> Controlled(std::vector<float> logits, const Controls& controls) {
+  for (int32_t id = 0; id < static_cast<int32_t>(logits.size()); ++id) {
+    const auto in_prompt = std::count(controls.prompt.begin(), controls.prompt.end(), id);
+    const auto in_output = std::count(controls.output.begin(), controls.output.end(), id);
+    float& logit = logits[id];
+    if (in_prompt + in_output > 0) {
+      logit = logit > 0 ? logit / controls.penalties.repetition : logit * controls.penalties.repetition;
+    }
+    if (in_output > 0) {
+      logit -= controls.penalties.frequency * static_cast<float>(in_output);
+      logit -= controls.penalties.presence;
+    }
+    if (const auto bias = controls.bias.find(id); bias != controls.bias.end()) logit += bias->second;
+    const bool allowed = controls.allowed.empty() || controls.allowed.contains(id);
+    if (!allowed || controls.banned.contains(id)) logit = -INFINITY;
+  }
+  return logits;
+}
+
+std::vector<int32_t> Ranking(const std::vector<float>& logits) {
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  return ids;
+}
 
+std::vector<int32_t> KeptIds(const std::vector<float>& logits, const SamplerSettings& settings) {
+  std::vector<int32_t> ids = Ranking(logits);
   const auto x = [&](int32_t id) { return logits[id] / settings.temperature; };
   const float max_x = x(ids[0]);
   if (settings.min_p > 0.0f) {

@@ -14,6 +14,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/layer_ops.h"
 #include "kernels/cpu/target.h"
+#include "kernels/logit_controls.h"
 #include "kernels/order.h"
 #include "kernels/sampling.h"
 
@@ -89,6 +90,7 @@ CpuBackend::CpuBackend(const WeightSource& source, const CpuOptions& options,
   info_.memory_bytes = PhysicalMemory();
   info_.weight_bytes = weights_.bytes();
   info_.vocab_size = config_.vocab_size;
+  info_.extended_sampling = true;
 }
 
 CpuBackend::~CpuBackend() {
@@ -105,13 +107,16 @@ absl::Status CpuBackend::Reserve(int32_t num_blocks, const BackendLimits& limits
   absl::StatusOr<KvPool> kv = KvPool::Allocate(config_, num_blocks);
   if (!kv.ok()) return absl::Status(kv.status().code(), absl::StrCat("KV cache: ", kv.status().message()));
   limits_ = limits;
-  slots_ = std::make_unique<SlotTable>(limits.max_slots, num_blocks, config_.context_length);
+  slots_ =
+      std::make_unique<SlotTable>(limits.max_slots, num_blocks, config_.context_length, config_.vocab_size);
   forward_ =
       std::make_unique<ForwardPass>(config_, &weights_, pool_.get(), *std::move(kv), limits.max_step_rows);
   rows_.Reserve(limits.max_step_rows);
   sampling_scratch_.resize(static_cast<size_t>(pool_->num_threads()));
-  for (std::vector<int32_t>& scratch : sampling_scratch_)
-    scratch.reserve(static_cast<size_t>(config_.vocab_size));
+  for (SamplingScratch& scratch : sampling_scratch_) {
+    scratch.ids.reserve(static_cast<size_t>(config_.vocab_size));
+    scratch.logits.reserve(static_cast<size_t>(config_.vocab_size));
+  }
   compute_thread_ = std::thread([this] { Compute(); });
   return absl::OkStatus();
 }
@@ -162,43 +167,71 @@ void CpuBackend::RunStep(const StepPlan& plan, StepResult* result) {
   slots_->Apply(plan);
   rows_.Build(plan, config_.vocab_size, config_.context_length, limits_.max_step_rows, slots_.get());
   CountRows(plan, result);
+  for (const BlockCopy& copy : plan.copies) forward_->CopyBlock(copy);
   if (rows_.num_rows() == 0) return;
   forward_->Run(rows_);
   result->outputs.resize(rows_.outputs.size());
+  result->top.resize(static_cast<size_t>(rows_.num_top));
   if (plan.return_logits)
     result->logits.reserve(rows_.outputs.size() * static_cast<size_t>(config_.vocab_size));
   for (size_t begin = 0; begin < rows_.outputs.size(); begin += ForwardPass::kLogitRows) {
     const auto outputs = absl::MakeConstSpan(rows_.outputs).subspan(begin, ForwardPass::kLogitRows);
     const absl::Span<const float> logits = forward_->Logits(outputs);
-    Sample(outputs, logits, result->outputs.data() + begin);
+    Sample(plan, begin, outputs.size(), logits, result);
     if (plan.return_logits) result->logits.insert(result->logits.end(), logits.begin(), logits.end());
   }
-  for (size_t i = 0; i < rows_.outputs.size(); ++i)
-    rows_.outputs[i].slot->last_token = result->outputs[i].token;
+  for (size_t i = 0; i < rows_.outputs.size(); ++i) {
+    const OutputRow& output = rows_.outputs[i];
+    if (output.target >= 0) continue;
+    output.slot->last_token = result->outputs[i].token;
+    output.slot->controls.Count(result->outputs[i].token);
+  }
   saturations_.store(forward_->saturations(), std::memory_order_relaxed);
 }
 
-void CpuBackend::Sample(absl::Span<const OutputRow> outputs, absl::Span<const float> logits,
-                        RowOutput* results) {
+void CpuBackend::Sample(const StepPlan& plan, size_t begin, size_t count, absl::Span<const float> logits,
+                        StepResult* result) {
   const size_t vocab = static_cast<size_t>(config_.vocab_size);
   const auto sample_share = [&](int thread, int num_threads) {
-    const auto share = kernels::cpu::ShareOf(static_cast<int64_t>(outputs.size()), thread, num_threads);
+    const auto share = kernels::cpu::ShareOf(static_cast<int64_t>(count), thread, num_threads);
     for (size_t i = static_cast<size_t>(share.begin); i < static_cast<size_t>(share.end); ++i) {
       const absl::Span<const float> row = logits.subspan(i * vocab, vocab);
-      const SamplingParams& params = outputs[i].slot->sampling;
-      const TokenId token =
-          kernels::SampleToken(row, ToSettings(params), static_cast<uint32_t>(outputs[i].position) + 1,
-                               &sampling_scratch_[static_cast<size_t>(thread)]);
-      float logprob = 0.0f;
-      if (params.logprobs) {
-        logprob = row[static_cast<size_t>(token)] -
-                  kernels::cpu::LogSumExp(row.data(), static_cast<int64_t>(vocab));
-      }
-      results[i] = {token, logprob};
+      const OutputRow& output = rows_.outputs[begin + i];
+      const TokenId token = output.target >= 0 ? output.target
+                                               : SampleToken(plan, output, row,
+                                                             &sampling_scratch_[static_cast<size_t>(thread)]);
+      Report(output, token, row, &result->outputs[begin + i], result->top.data() + output.top_offset);
     }
   };
-  if (outputs.size() == 1) return sample_share(0, 1);
+  if (count == 1) return sample_share(0, 1);
   pool_->Run([&](int thread) { sample_share(thread, pool_->num_threads()); });
+}
+
+TokenId CpuBackend::SampleToken(const StepPlan& plan, const OutputRow& output, absl::Span<const float> logits,
+                                SamplingScratch* scratch) const {
+  const Slot& slot = *output.slot;
+  const int32_t position = output.position + 1;
+  if (output.num_banned > 0 || slot.controls.ChangeLogits(position)) {
+    scratch->logits.assign(logits.begin(), logits.end());
+    const auto banned =
+        absl::MakeConstSpan(plan.banned)
+            .subspan(static_cast<size_t>(output.banned_begin), static_cast<size_t>(output.num_banned));
+    slot.controls.Apply(position, banned, absl::MakeSpan(scratch->logits));
+    logits = scratch->logits;
+  }
+  return kernels::SampleToken(logits, ToSettings(slot.sampling), static_cast<uint32_t>(position),
+                              &scratch->ids);
+}
+
+// Log-probabilities are those of the raw logits.
+void CpuBackend::Report(const OutputRow& output, TokenId token, absl::Span<const float> logits,
+                        RowOutput* row, TokenLogprob* top) const {
+  *row = {token, 0.0f, output.num_top};
+  if (output.target < 0 && !output.slot->sampling.logprobs) return;
+  const float log_sum = kernels::cpu::LogSumExp(logits.data(), static_cast<int64_t>(logits.size()));
+  row->logprob = logits[static_cast<size_t>(token)] - log_sum;
+  for (const int32_t id : kernels::TopIds(logits, output.num_top))
+    *top++ = {id, logits[static_cast<size_t>(id)] - log_sum};
 }
 
 }  // namespace ridge::worker

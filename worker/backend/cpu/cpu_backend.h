@@ -59,8 +59,18 @@ class CpuBackend : public Backend {
 
   void Compute();
   void RunStep(const StepPlan& plan, StepResult* result);
-  // Chooses the tokens of `outputs`, whose logits are given, and writes them to their places in the result.
-  void Sample(absl::Span<const OutputRow> outputs, absl::Span<const float> logits, RowOutput* results);
+  // Chooses the tokens of outputs [begin, begin + count), whose logits are given, and writes them to their
+  // places in the result.
+  void Sample(const StepPlan& plan, size_t begin, size_t count, absl::Span<const float> logits,
+              StepResult* result);
+  struct SamplingScratch {
+    std::vector<int32_t> ids;
+    std::vector<float> logits;
+  };
+  TokenId SampleToken(const StepPlan& plan, const OutputRow& output, absl::Span<const float> logits,
+                      SamplingScratch* scratch) const;
+  void Report(const OutputRow& output, TokenId token, absl::Span<const float> logits, RowOutput* row,
+              TokenLogprob* top) const;
 
   const ModelConfig config_;
   const CpuOptions options_;
@@ -73,7 +83,7 @@ class CpuBackend : public Backend {
   std::unique_ptr<SlotTable> slots_;
   std::unique_ptr<ForwardPass> forward_;
   StepRows rows_;
-  std::vector<std::vector<int32_t>> sampling_scratch_;  // one a thread
+  std::vector<SamplingScratch> sampling_scratch_;  // one a thread
 
   std::atomic<int64_t> saturations_{0};
   StepTicket submitted_ = 0;  // of the engine thread

@@ -29,6 +29,8 @@ class ForwardPass {
   ForwardPass(const ModelConfig& config, const PackedWeights* weights, kernels::cpu::ThreadPool* pool,
               KvPool kv, int32_t max_rows);
 
+  void CopyBlock(const BlockCopy& copy) { attention_.CopyBlock(copy); }
+
   // Takes the rows through all layers: writes their K and V, leaves the residual stream for Logits.
   void Run(const StepRows& rows);
 

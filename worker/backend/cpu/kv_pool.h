@@ -26,6 +26,10 @@ class KvPool {
 
   Half* data() const { return memory_.as<Half>(); }
 
+  void Copy(const BlockCopy& copy) const {
+    std::copy_n(data() + copy.from * block_stride_, block_stride_, data() + copy.to * block_stride_);
+  }
+
   // No sequence gets longer: what a model's context promises beyond it needs no memory anywhere.
   int64_t max_positions() const { return max_positions_; }
 

@@ -25,6 +25,8 @@ class PagedAttention {
 
   void Plan(const StepRows& rows);
 
+  void CopyBlock(const BlockCopy& copy) { kv_.Copy(copy); }
+
   // Normalises and rotates q and k of qkv [rows][q | k | v] in place, writes K and V to their blocks, and
   // attends into out [rows][q_size]. Every thread of the pool calls it; `scratch` and `saturations` are its
   // own. The caller's barrier must follow.

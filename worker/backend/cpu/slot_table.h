@@ -7,19 +7,21 @@
 #include <vector>
 
 #include "worker/backend/backend.h"
+#include "worker/backend/cpu/slot_controls.h"
 
 namespace ridge::worker {
 
 struct Slot {
   bool attached = false;
   SamplingParams sampling;
+  SlotControls controls;
   TokenId last_token = -1;      // -1: nothing was sampled yet
   std::vector<BlockId> blocks;  // the block table, in the order of positions
 };
 
 class SlotTable {
  public:
-  SlotTable(int32_t max_slots, int32_t num_blocks, int32_t context_length);
+  SlotTable(int32_t max_slots, int32_t num_blocks, int32_t context_length, int32_t vocab_size);
 
   // Releases, attaches and appended blocks of the plan.
   void Apply(const StepPlan& plan);
@@ -29,6 +31,7 @@ class SlotTable {
 
  private:
   const int32_t num_blocks_;
+  const int32_t vocab_size_;
   const size_t max_slot_blocks_;
   std::vector<Slot> slots_;
 };

@@ -1,5 +1,7 @@
 #include "worker/backend/cpu/step_rows.h"
 
+#include <utility>
+
 #include "common/check.h"
 
 namespace ridge::worker {
@@ -20,12 +22,14 @@ void StepRows::Build(const StepPlan& plan, int32_t vocab_size, int32_t context_l
   slots.clear();
   runs.clear();
   outputs.clear();
+  num_top = 0;
   for (const Segment& segment : plan.segments) {
     Slot& slot = table->at(segment.slot);
     const int64_t end = int64_t{segment.first_position} + segment.num_rows;
     RIDGE_CHECK(segment.first_position >= 0 && segment.num_rows >= 1 && end <= context_length);
     RIDGE_CHECK(end <= static_cast<int64_t>(slot.blocks.size()) * kBlockTokens);
-    RIDGE_CHECK(segment.num_outputs >= 0 && segment.num_outputs <= segment.num_rows);
+    RIDGE_CHECK(segment.num_outputs >= 0 && segment.num_scored >= 0 &&
+                segment.num_outputs + segment.num_scored <= segment.num_rows);
     RIDGE_CHECK(segment.num_rows <= max_rows - num_rows());
     for (const RowRun& run : runs) RIDGE_CHECK(run.slot != &slot);
     Add(plan, segment, &slot);
@@ -33,7 +37,9 @@ void StepRows::Build(const StepPlan& plan, int32_t vocab_size, int32_t context_l
   RIDGE_CHECK(plan.padded_rows >= 0 && plan.padded_rows <= max_rows - num_rows());
   num_padded = plan.padded_rows;
   tokens.resize(tokens.size() + static_cast<size_t>(num_padded), 0);
-  for (TokenId token : tokens) RIDGE_CHECK(token >= 0 && token < vocab_size);
+  for (const std::vector<TokenId>* ids : {&std::as_const(tokens), &plan.targets, &plan.banned}) {
+    for (TokenId id : *ids) RIDGE_CHECK(id >= 0 && id < vocab_size);
+  }
 }
 
 void StepRows::Add(const StepPlan& plan, const Segment& segment, Slot* slot) {
@@ -48,11 +54,32 @@ void StepRows::Add(const StepPlan& plan, const Segment& segment, Slot* slot) {
   for (int32_t i = 0; i < segment.num_rows; ++i) {
     positions.push_back(segment.first_position + i);
     slots.push_back(slot);
-    if (i >= segment.num_rows - segment.num_outputs) {
-      outputs.push_back({slot, first_row + i, segment.first_position + i});
-    }
   }
   runs.push_back({slot, first_row, segment.num_rows, segment.first_position});
+  AddOutputs(plan, segment, slot, first_row);
+}
+
+void StepRows::AddOutputs(const StepPlan& plan, const Segment& segment, Slot* slot, int32_t first_row) {
+  const auto has = [](const std::vector<TokenId>& ids, int32_t begin, int32_t count) {
+    return count == 0 ||
+           (count > 0 && begin >= 0 && static_cast<size_t>(begin) + static_cast<size_t>(count) <= ids.size());
+  };
+  RIDGE_CHECK(has(plan.targets, segment.target_offset, segment.num_scored));
+  RIDGE_CHECK(has(plan.banned, segment.banned_offset, segment.num_banned));
+  // A row's controls depend on the tokens before it, which of several rows only the device would know.
+  const bool depends_on_output = segment.num_banned > 0 || slot->sampling.has_penalties();
+  RIDGE_CHECK(segment.num_outputs <= 1 || !depends_on_output);
+  const auto add = [&](int32_t i, TokenId target, int32_t top) {
+    outputs.push_back({slot, first_row + i, segment.first_position + i, target, top, num_top,
+                       segment.banned_offset, segment.num_banned});
+    num_top += top;
+  };
+  for (int32_t i = 0; i < segment.num_scored; ++i) {
+    add(i, plan.targets[static_cast<size_t>(segment.target_offset + i)], slot->sampling.prompt_top_logprobs);
+  }
+  for (int32_t i = segment.num_rows - segment.num_outputs; i < segment.num_rows; ++i) {
+    add(i, -1, slot->sampling.logprobs ? slot->sampling.top_logprobs : 0);
+  }
 }
 
 }  // namespace ridge::worker

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/worker/backend/extended_sampling.h"
 #include "tests/unit/worker/backend/step_driver.h"
 #include "worker/model/open_model.h"
 #include "worker/model/synthetic.h"
@@ -193,6 +194,14 @@ TEST_F(CpuBackendTest, LogprobIsTheLogSoftmaxOfRawLogits) {
   double sum = 0;
   for (int i = 0; i < 512; ++i) sum += std::exp(double{result.logits[i]});
   EXPECT_NEAR(result.outputs[0].logprob, result.logits[result.outputs[0].token] - std::log(sum), 1e-5);
+}
+
+TEST_F(CpuBackendTest, ControlsLogprobsAndForksAreThePlainDefinitions) {
+  auto backend = CpuBackend::Create(*TinyLlama(), {.threads = 2}).value();
+  ASSERT_TRUE(backend->Reserve(128, {.max_slots = 16, .max_step_rows = 128}).ok());
+  ExtendedSampling cases(backend.get(), 128);
+  for (uint32_t seed = 1; seed <= 4; ++seed) cases.Run(16, seed);
+  ExpectForksGoOn(backend.get(), 128);
 }
 
 TEST_F(CpuBackendTest, ReleasedSlotAndStaleBlocksStartAfresh) {
