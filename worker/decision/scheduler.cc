@@ -1,7 +1,6 @@
 #include "worker/decision/scheduler.h"
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 #include <utility>
 
@@ -33,10 +32,15 @@ bool NeedsBlock(const Sequence& sequence) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixCache* cache)
-    : config_(config), pool_(pool), cache_(cache), watermark_(pool->num_blocks() / kWatermarkShare) {
+    : config_(config),
+      pool_(pool),
+      memory_(config.policy.memory, config.policy.prefix_cache, config.slot_tokens, pool, cache),
+      watermark_(Preempts() ? pool->num_blocks() / kWatermarkShare : 0),
+      num_slots_(config.policy.admission == AdmissionPolicy::kOne ? 1 : config.max_running) {
   RIDGE_CHECK(config.max_running >= 1 && config.step_tokens >= config.max_running &&
               config.chunk_tokens >= 1);
-  for (SlotId slot = config.max_running - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  RIDGE_CHECK(config.policy.memory != MemoryPolicy::kSlots || config.slot_tokens >= 1);
+  for (SlotId slot = num_slots_ - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
 void Scheduler::Add(Sequence* sequence) {
@@ -60,6 +64,7 @@ void Scheduler::Remove(Sequence* sequence) {
       RIDGE_CHECK(false);
   }
   sequence->state = SequenceState::kFinished;
+  if (sequence == only_) only_ = nullptr;
   tenants_.Leave(std::exchange(sequence->tenant, nullptr));
 }
 
@@ -67,14 +72,7 @@ void Scheduler::OnCollected(Sequence* sequence, int32_t rows) {
   sequence->collected_rows += rows;
   --sequence->steps_in_flight;
   // A finished sequence may hold the row of a token that it never had.
-  if (!config_.prefix_cache || sequence->state == SequenceState::kFinished) return;
-  for (; (sequence->published_blocks + 1) * kBlockTokens <= sequence->collected_rows;
-       ++sequence->published_blocks) {
-    std::array<TokenId, kBlockTokens> tokens;
-    for (int32_t i = 0; i < kBlockTokens; ++i)
-      tokens[i] = sequence->token(sequence->published_blocks * kBlockTokens + i);
-    sequence->chain = cache_->Publish(sequence->chain, tokens, sequence->blocks[sequence->published_blocks]);
-  }
+  if (sequence->state != SequenceState::kFinished) memory_.Publish(sequence);
 }
 
 void Scheduler::Settle(Sequence* sequence) {
@@ -82,22 +80,75 @@ void Scheduler::Settle(Sequence* sequence) {
   if (sequence->state == SequenceState::kFinished) {
     if (sequence->slot < 0) return;  // it never ran, or was settled
     --unsettled_;
-    GiveBack(sequence);
+    if (config_.policy.admission == AdmissionPolicy::kBatch) {
+      Hold(sequence);
+    } else {
+      GiveBack(sequence);
+    }
   } else if (sequence->state == SequenceState::kPreempted) {
     --unsettled_;
-    GiveBack(sequence);
-    sequence->state = SequenceState::kWaiting;
-    waiting_.Add(sequence);
+    WaitAgain(sequence);
+  } else if (sequence->state == SequenceState::kRunning && sequence->prefill_planned() &&
+             config_.policy.memory == MemoryPolicy::kScratch) {
+    LeaveRunning(sequence);
+    WaitAgain(sequence);
   }
+}
+
+void Scheduler::WaitAgain(Sequence* sequence) {
+  GiveBack(sequence);
+  sequence->state = SequenceState::kWaiting;
+  waiting_.Add(sequence);
+}
+
+void Scheduler::Hold(Sequence* sequence) {
+  held_.push_back({sequence->slot, std::move(sequence->blocks)});
+  sequence->blocks.clear();
+  sequence->slot = -1;
+}
+
+void Scheduler::ReleaseHeld() {
+  for (const Held& held : held_) {
+    pool_->Release(held.blocks);
+    released_slots_.push_back(held.slot);
+    free_slots_.push_back(held.slot);
+  }
+  held_.clear();
 }
 
 ScheduledStep Scheduler::Plan(int64_t now_ns) {
   ScheduledStep step;
-  ReserveDecodes(&step);
-  PlanDecodes(&step);
-  PlanPrompts(now_ns, config_.step_tokens - step.decode_rows, &step);
+  // A batch has drained.
+  if (running_.empty() && unsettled_ == 0) ReleaseHeld();
+  if (config_.policy.step == StepPolicy::kFused) {
+    PlanDecodes(&step);
+    PlanPrompts(now_ns, &step);
+  } else {
+    const bool takes_turns = config_.policy.prefill == PrefillPolicy::kChunked;
+    const bool decodes_first = takes_turns && last_was_prefill_;
+    if (decodes_first) PlanDecodes(&step);
+    if (step.empty()) PlanPrompts(now_ns, &step);
+    if (step.empty() && !decodes_first) PlanDecodes(&step);
+    if (!step.empty()) last_was_prefill_ = step.prefill_rows > 0;
+  }
   if (!step.empty()) step.plan.releases = std::exchange(released_slots_, {});
   return step;
+}
+
+void Scheduler::PlanDecodes(ScheduledStep* step) {
+  // There, every row is computed with those before it.
+  if (config_.policy.memory == MemoryPolicy::kScratch) return;
+  ReserveDecodes(step);
+  AddDecodes(step);
+  if (step->decode_rows == 0) return;
+  // What finished in a batch goes on as padding until the last of it has.
+  step->plan.padded_rows += static_cast<int32_t>(held_.size());
+  if (config_.policy.memory == MemoryPolicy::kPadded) {
+    step->plan.padded_width = ++batch_width_;
+  } else if (config_.policy.memory == MemoryPolicy::kSlots) {
+    for (const Segment& segment : step->plan.segments)
+      step->plan.padded_width = std::max(step->plan.padded_width, segment.first_position + 1);
+  }
 }
 
 void Scheduler::ReserveDecodes(ScheduledStep* step) {
@@ -112,16 +163,16 @@ void Scheduler::ReserveDecodes(ScheduledStep* step) {
 bool Scheduler::ReserveDecode(Sequence* sequence, ScheduledStep* step) {
   while (pool_->available_blocks() == 0) {
     if (SomeWillFree()) return false;
+    RIDGE_CHECK(Preempts());
     Sequence* victim = Victim(*sequence);
     Preempt(victim != nullptr ? victim : sequence);
     if (victim == nullptr) return false;
   }
-  sequence->blocks.push_back(pool_->Allocate(1)[0]);
-  step->plan.appends.push_back({sequence->slot, sequence->blocks.back()});
+  step->plan.appends.push_back({sequence->slot, memory_.Extend(sequence)});
   return true;
 }
 
-void Scheduler::PlanDecodes(ScheduledStep* step) {
+void Scheduler::AddDecodes(ScheduledStep* step) {
   for (Sequence* sequence : running_) {
     if (!sequence->prefill_planned() || sequence->all_planned() || NeedsBlock(*sequence)) continue;
     AddSegment({.slot = sequence->slot,
@@ -135,11 +186,67 @@ void Scheduler::PlanDecodes(ScheduledStep* step) {
   }
 }
 
-void Scheduler::PlanPrompts(int64_t now_ns, int32_t budget, ScheduledStep* step) {
+void Scheduler::PlanPrompts(int64_t now_ns, ScheduledStep* step) {
+  int32_t budget = config_.step_tokens - step->decode_rows - step->plan.padded_rows;
+  if (config_.policy.admission == AdmissionPolicy::kBatch) {
+    AdmitBatch(now_ns, step);
+  } else if (config_.policy.prefill != PrefillPolicy::kChunked) {
+    for (Sequence* next; budget > 0 && (next = NextWaiting(now_ns)) != nullptr && Admit(next, step);) {
+    }
+  } else {
+    PlanChunks(now_ns, budget, step);
+    return;
+  }
+  if (config_.policy.prefill == PrefillPolicy::kPadded) PadAdmitted(*step);
+  for (Sequence* sequence : running_) {
+    if (budget > 0 && !sequence->prefill_planned()) PlanChunk(sequence, &budget, step);
+  }
+  const int32_t padded = std::min(budget, padding_left_);
+  step->plan.padded_rows += padded;
+  step->prefill_rows += padded;
+  padding_left_ -= padded;
+}
+
+void Scheduler::AdmitBatch(int64_t now_ns, ScheduledStep* step) {
+  if (!running_.empty() || unsettled_ > 0) return;
+  std::vector<Sequence*> batch;
+  int32_t known = 0;
+  int32_t output = 0;
+  while (static_cast<int32_t>(batch.size()) < num_slots_) {
+    Sequence* next = waiting_.Next(now_ns);
+    if (next == nullptr) break;
+    const int32_t longest = std::max(known, next->known_tokens());
+    const int32_t most =
+        std::max(output, next->spec.max_tokens - static_cast<int32_t>(next->generated.size()));
+    const int64_t blocks =
+        int64_t{BlocksForTokens(longest + most - 1)} * static_cast<int64_t>(batch.size() + 1);
+    if (config_.policy.memory == MemoryPolicy::kPadded && !batch.empty() &&
+        blocks > pool_->available_blocks())
+      break;
+    known = longest;
+    output = most;
+    waiting_.Remove(next);
+    batch.push_back(next);
+  }
+  batch_width_ = known;
+  batch_tokens_ = known + output - 1;
+  for (Sequence* sequence : batch) waiting_.Add(sequence);
+  for (Sequence* sequence : batch) {
+    if (!Admit(sequence, step)) break;
+  }
+}
+
+void Scheduler::PadAdmitted(const ScheduledStep& step) {
+  int32_t longest = 0;
+  for (const Sequence* sequence : step.admitted) longest = std::max(longest, sequence->prefill_tokens);
+  for (const Sequence* sequence : step.admitted) padding_left_ += longest - sequence->prefill_tokens;
+}
+
+void Scheduler::PlanChunks(int64_t now_ns, int32_t budget, ScheduledStep* step) {
   bool admits = true;
   while (budget > 0) {
     Sequence* running = NextPrefill(*step);
-    Sequence* waiting = admits ? waiting_.Next(now_ns) : nullptr;
+    Sequence* waiting = admits ? NextWaiting(now_ns) : nullptr;
     // A running prefill holds memory already: only a tenant that was served less, or a higher class, goes
     // before it.
     if (waiting != nullptr && (running == nullptr || GoesBefore(*waiting, *running))) {
@@ -152,6 +259,11 @@ void Scheduler::PlanPrompts(int64_t now_ns, int32_t budget, ScheduledStep* step)
       return;
     }
   }
+}
+
+Sequence* Scheduler::NextWaiting(int64_t now_ns) const {
+  if (only_ == nullptr) return waiting_.Next(now_ns);
+  return only_->state == SequenceState::kWaiting ? only_ : nullptr;
 }
 
 Sequence* Scheduler::NextPrefill(const ScheduledStep& step) const {
@@ -169,7 +281,7 @@ Sequence* Scheduler::NextPrefill(const ScheduledStep& step) const {
 
 bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
   while (free_slots_.empty() || !TakeBlocks(sequence)) {
-    Sequence* victim = SomeWillFree() ? nullptr : VictimOfGreaterShare(*sequence);
+    Sequence* victim = !Preempts() || SomeWillFree() ? nullptr : VictimOfGreaterShare(*sequence);
     if (victim == nullptr) return false;
     Preempt(victim);
   }
@@ -182,44 +294,19 @@ bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
   for (BlockId block : sequence->blocks) step->plan.appends.push_back({sequence->slot, block});
   running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, IsSenior), sequence);
   step->admitted.push_back(sequence);
+  if (config_.policy.admission == AdmissionPolicy::kOne) only_ = sequence;
   return true;
 }
 
 bool Scheduler::TakeBlocks(Sequence* sequence) {
-  const int32_t known = sequence->known_tokens();
-  PrefixCache::Match match{{}, {0, sequence->spec.cache_salt}};
-  if (config_.prefix_cache) {
-    // The last known token is always computed: its row gives the next one.
-    std::vector<TokenId> tokens(known - 1);
-    for (int32_t i = 0; i < known - 1; ++i) tokens[i] = sequence->token(i);
-    match = cache_->Find(sequence->spec.cache_salt, tokens);
-  }
-  const int32_t cached = static_cast<int32_t>(match.blocks.size()) * kBlockTokens;
-  const int32_t wanted = IsProtected(*sequence)
-                             ? BlocksAtLimit(sequence->prompt_tokens(), sequence->spec.max_tokens)
-                             : BlocksForTokens(known);
-  const int32_t missing = wanted - static_cast<int32_t>(match.blocks.size());
-  if (missing > pool_->available_blocks() - (running_.empty() ? 0 : watermark_)) {
-    pool_->Release(match.blocks);
-    return false;
-  }
-  const std::vector<BlockId> fresh = pool_->Allocate(missing);
-  sequence->blocks = std::move(match.blocks);
-  sequence->published_blocks = static_cast<int32_t>(sequence->blocks.size());
-  sequence->blocks.insert(sequence->blocks.end(), fresh.begin(), fresh.end());
-  sequence->chain = std::move(match.node);
-  sequence->prefill_tokens = known;
-  sequence->planned_rows = sequence->collected_rows = cached;
-  sequence->planned_tokens = static_cast<int32_t>(sequence->generated.size());
-  if (sequence->preemptions == 0) sequence->cached_tokens = cached;
-  if (config_.prefix_cache) counters_.prefix_queries += known - 1;
-  counters_.prefix_hits += cached;
-  return true;
+  return memory_.Take(sequence, IsProtected(*sequence), running_.empty() ? 0 : watermark_, batch_tokens_);
 }
 
 void Scheduler::PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* step) {
   const int32_t begin = sequence->planned_rows;
-  const int32_t rows = std::min({sequence->prefill_tokens - begin, config_.chunk_tokens, *budget});
+  const bool whole = config_.policy.prefill != PrefillPolicy::kChunked;
+  const int32_t rows =
+      std::min({sequence->prefill_tokens - begin, whole ? INT32_MAX : config_.chunk_tokens, *budget});
   const bool completes = begin + rows == sequence->prefill_tokens;
   const auto token_offset = static_cast<int32_t>(step->plan.tokens.size());
   for (int32_t i = 0; i < rows; ++i) step->plan.tokens.push_back(sequence->token(begin + i));
@@ -265,7 +352,7 @@ void Scheduler::Preempt(Sequence* sequence) {
   LeaveRunning(sequence);
   sequence->state = SequenceState::kPreempted;
   ++sequence->preemptions;
-  ++counters_.preemptions;
+  ++preemptions_;
   ++unsettled_;
   Settle(sequence);
 }
@@ -286,10 +373,15 @@ void Scheduler::GiveBack(Sequence* sequence) {
 
 void Scheduler::CheckInvariant(const std::vector<const Sequence*>& sequences) const {
   std::vector<int32_t> readers(pool_->num_blocks(), 0);
-  std::vector<bool> slot_taken(config_.max_running, false);
+  std::vector<bool> slot_taken(num_slots_, false);
   for (SlotId slot : free_slots_) {
     RIDGE_CHECK(!slot_taken[slot]);
     slot_taken[slot] = true;
+  }
+  for (const Held& held : held_) {
+    RIDGE_CHECK(!slot_taken[held.slot]);
+    slot_taken[held.slot] = true;
+    for (BlockId block : held.blocks) ++readers[block];
   }
   int32_t waiting = 0;
   int32_t running = 0;

@@ -19,7 +19,9 @@
 #include <vector>
 
 #include "worker/backend/step_plan.h"
+#include "worker/decision/engine_policy.h"
 #include "worker/decision/sequence.h"
+#include "worker/decision/sequence_memory.h"
 #include "worker/decision/tenant_shares.h"
 #include "worker/decision/waiting_queue.h"
 #include "worker/memory/block_pool.h"
@@ -30,8 +32,9 @@ namespace ridge::worker {
 struct SchedulerConfig {
   int32_t max_running;       // slots
   int32_t step_tokens;       // rows of one step; >= max_running
-  int32_t chunk_tokens;      // most prefill rows of one sequence in a step; >= 1
-  bool prefix_cache = true;  // look prompts up, and publish what was computed
+  int32_t chunk_tokens;      // most prefill rows of one sequence in a step where prompts are cut; >= 1
+  EnginePolicy policy = {};  // the backend's part is not looked at
+  int32_t slot_tokens = 0;   // memory of one slot, where the policy is kSlots
 };
 
 // A step and who is in it.
@@ -42,14 +45,7 @@ struct ScheduledStep {
   int32_t decode_rows = 0;
   int32_t prefill_rows = 0;
 
-  bool empty() const { return plan.segments.empty(); }
-};
-
-// Counts from the start of the process.
-struct SchedulerCounters {
-  int64_t preemptions = 0;
-  int64_t prefix_queries = 0;  // tokens looked up
-  int64_t prefix_hits = 0;     // tokens found
+  bool empty() const { return plan.segments.empty() && plan.padded_rows == 0; }
 };
 
 class Scheduler {
@@ -58,11 +54,6 @@ class Scheduler {
 
   // `cache` is not used where the configuration says so.
   Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixCache* cache);
-
-  // Blocks that a sequence holds at its limit. The last token's own K and V are never needed.
-  static int32_t BlocksAtLimit(int64_t prompt_tokens, int64_t max_tokens) {
-    return BlocksForTokens(prompt_tokens + max_tokens - 1);
-  }
 
   // Queues a waiting sequence.
   void Add(Sequence* sequence);
@@ -85,17 +76,25 @@ class Scheduler {
   int32_t num_waiting() const { return waiting_.size(); }
   int64_t waiting_tokens() const { return waiting_.tokens(); }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
-  const SchedulerCounters& counters() const { return counters_; }
+  int64_t preemptions() const { return preemptions_; }  // from the start
+  const PrefixCounters& prefix_counters() const { return memory_.counters(); }
 
   // Aborts where blocks, slots or states do not add up. `sequences`: all that were added and not yet settled.
   void CheckInvariant(const std::vector<const Sequence*>& sequences) const;
 
  private:
+  void PlanDecodes(ScheduledStep* step);
   // Makes room for the next decode row of every running sequence that can have it.
   void ReserveDecodes(ScheduledStep* step);
   bool ReserveDecode(Sequence* sequence, ScheduledStep* step);
-  void PlanDecodes(ScheduledStep* step);
-  void PlanPrompts(int64_t now_ns, int32_t budget, ScheduledStep* step);
+  void AddDecodes(ScheduledStep* step);
+  void PlanPrompts(int64_t now_ns, ScheduledStep* step);
+  void PlanChunks(int64_t now_ns, int32_t budget, ScheduledStep* step);
+  // Fills the slots where the last batch has drained.
+  void AdmitBatch(int64_t now_ns, ScheduledStep* step);
+  // Adds what makes the prompts that were just admitted as long as the longest.
+  void PadAdmitted(const ScheduledStep& step);
+  Sequence* NextWaiting(int64_t now_ns) const;
   Sequence* NextPrefill(const ScheduledStep& step) const;
   bool Admit(Sequence* sequence, ScheduledStep* step);
   bool TakeBlocks(Sequence* sequence);
@@ -108,20 +107,39 @@ class Scheduler {
   void Preempt(Sequence* sequence);
   void LeaveRunning(Sequence* sequence);
   void GiveBack(Sequence* sequence);
+  void WaitAgain(Sequence* sequence);
+  // Keeps slot and blocks of one that finished in a batch until the batch has drained.
+  void Hold(Sequence* sequence);
+  void ReleaseHeld();
+  bool Preempts() const { return config_.policy.memory == MemoryPolicy::kOnDemand; }
   // Whether memory or slots come back without anyone being preempted.
   bool SomeWillFree() const;
 
+  // What remains of a finished sequence.
+  struct Held {
+    SlotId slot;
+    std::vector<BlockId> blocks;
+  };
+
   const SchedulerConfig config_;
   BlockPool* const pool_;
-  PrefixCache* const cache_;
+  SequenceMemory memory_;
   const int32_t watermark_;  // blocks that admissions leave to running sequences
+  const int32_t num_slots_;
   TenantShares tenants_;
   WaitingQueue waiting_;
   std::vector<Sequence*> running_;  // by seniority: priority, then arrival
   int32_t unsettled_ = 0;           // preempted or finished with steps in flight: what they hold comes back
   std::vector<SlotId> free_slots_;
   std::vector<SlotId> released_slots_;  // to be told with the next plan
-  SchedulerCounters counters_;
+  int64_t preemptions_ = 0;
+
+  Sequence* only_ = nullptr;       // the one that runs, where it is one at a time
+  std::vector<Held> held_;         // finished in a batch that has not drained
+  int32_t batch_tokens_ = 0;       // of each sequence of the batch at its limit
+  int32_t batch_width_ = 0;        // positions that its rows have come to
+  int32_t padding_left_ = 0;       // padded rows of admitted prompts that are still to be computed
+  bool last_was_prefill_ = false;  // of separate steps
 };
 
 }  // namespace ridge::worker

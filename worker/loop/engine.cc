@@ -183,7 +183,7 @@ Engine::Engine(const EngineConfig& config, Backend* backend, Clock* clock, Engin
 Engine::~Engine() = default;
 
 absl::Status Engine::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
-  const int64_t needed = Scheduler::BlocksAtLimit(prompt_tokens, max_tokens);
+  const int64_t needed = SequenceMemory::BlocksAtLimit(prompt_tokens, max_tokens);
   const int64_t available = impl_->config().num_blocks;
   if (needed <= available) return absl::OkStatus();
   return absl::ResourceExhaustedError(

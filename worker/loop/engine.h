@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/clock.h"
 #include "worker/backend/backend.h"
+#include "worker/decision/engine_policy.h"
 #include "worker/decision/sequence.h"
 
 namespace ridge::worker {
@@ -22,8 +23,8 @@ struct EngineConfig {
   int32_t max_running = 64;     // sequences in one step; the backend's slots
   int32_t step_tokens = 512;    // rows of one step, decode and prefill together
   int32_t chunk_tokens = 512;   // most rows of one sequence's prefill in one step
-  bool prefix_cache = true;     // find the blocks of a prompt's beginning that are there already
-  int32_t steps_in_flight = 2;  // 2: the next step is submitted before the last one's tokens are read
+  EnginePolicy policy = {};     // of its launch the number of steps in flight is the engine's
+  int32_t max_context = 0;      // tokens of a slot, where memory is by slots
 };
 
 // A snapshot for load reports and readiness.

@@ -29,8 +29,9 @@ EngineCore::EngineCore(const EngineConfig& config, Backend* backend, Clock* cloc
       deliver_(std::move(deliver)),
       pool_(config.num_blocks),
       cache_(&pool_),
-      scheduler_({config.max_running, config.step_tokens, config.chunk_tokens, config.prefix_cache}, &pool_,
-                 &cache_) {}
+      scheduler_(
+          {config.max_running, config.step_tokens, config.chunk_tokens, config.policy, config.max_context},
+          &pool_, &cache_) {}
 
 void EngineCore::Add(std::unique_ptr<Sequence> sequence) {
   const SequenceSpec& spec = sequence->spec;
@@ -85,7 +86,8 @@ void EngineCore::EndExpired() {
 }
 
 void EngineCore::SubmitSteps() {
-  while (static_cast<int32_t>(in_flight_.size()) < config_.steps_in_flight) {
+  const size_t steps_in_flight = config_.policy.launch == LaunchPolicy::kGraph ? 2 : 1;
+  while (in_flight_.size() < steps_in_flight) {
     const int64_t now_ns = clock_->NowNs();
     ScheduledStep step = scheduler_.Plan(now_ns);
     if (step.empty()) return;
@@ -103,6 +105,10 @@ absl::Status EngineCore::CollectStep() {
   absl::StatusOr<StepResult> result = backend_->Collect(flight.ticket);
   if (!result.ok()) return result.status();
 
+  ++totals_.steps;
+  totals_.rows += result->rows;
+  totals_.padded_rows += result->padded_rows;
+  totals_.kv_positions += result->kv_positions;
   const int64_t now_ns = clock_->NowNs();
   // A step that was submitted while another ran begins when that one ends.
   metrics_->OnStep(static_cast<int32_t>(flight.step.sequences.size()), flight.step.decode_rows,
@@ -164,7 +170,7 @@ void EngineCore::ReportLoad() {
   const double used = pool_.num_blocks() - pool_.available_blocks();
   metrics_->SetLoad(scheduler_.num_running(), scheduler_.num_waiting(),
                     used / std::max(1, pool_.num_blocks()));
-  metrics_->SetCounters(scheduler_.counters(), cache_.evictions());
+  metrics_->SetCounters(scheduler_.preemptions(), scheduler_.prefix_counters(), cache_.evictions());
 }
 
 EngineLoad EngineCore::Load() const {

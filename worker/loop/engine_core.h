@@ -26,6 +26,14 @@
 
 namespace ridge::worker {
 
+// What all steps together cost, as the backend counted it.
+struct EngineTotals {
+  int64_t steps = 0;
+  int64_t rows = 0;         // put through the model
+  int64_t padded_rows = 0;  // among them, those of nobody
+  int64_t kv_positions = 0;
+};
+
 class EngineCore {
  public:
   // `deliver` takes what a step gave to the streams.
@@ -47,6 +55,7 @@ class EngineCore {
   absl::StatusOr<bool> RunOnce();
 
   EngineLoad Load() const;
+  const EngineTotals& totals() const { return totals_; }
 
   // Aborts where sequences, slots and blocks do not add up. Linear in the number of blocks.
   void CheckInvariant() const;
@@ -82,6 +91,7 @@ class EngineCore {
   std::set<std::pair<int64_t, SequenceId>> deadlines_;  // of sequences that have one and did not end
   std::deque<InFlightStep> in_flight_;
   int64_t last_collected_ns_ = 0;
+  EngineTotals totals_;
 };
 
 }  // namespace ridge::worker

@@ -100,13 +100,13 @@ void EngineMetrics::SetLoad(int32_t running, int32_t waiting, double kv_usage_ra
   kv_usage_.Set(kv_usage_ratio);
 }
 
-void EngineMetrics::SetCounters(const SchedulerCounters& counters, int64_t evictions) {
+void EngineMetrics::SetCounters(int64_t preemptions, const PrefixCounters& prefix, int64_t evictions) {
   const auto advance = [](prometheus::Counter& counter, int64_t total) {
     counter.Increment(static_cast<double>(total) - counter.Value());
   };
-  advance(preemptions_, counters.preemptions);
-  advance(prefix_queries_, counters.prefix_queries);
-  advance(prefix_hits_, counters.prefix_hits);
+  advance(preemptions_, preemptions);
+  advance(prefix_queries_, prefix.queries);
+  advance(prefix_hits_, prefix.hits);
   advance(prefix_evictions_, evictions);
 }
 

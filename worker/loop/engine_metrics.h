@@ -21,7 +21,7 @@ class EngineMetrics {
   // Engine thread: where things stand after a step.
   void SetLoad(int32_t running, int32_t waiting, double kv_usage_ratio);
   // Engine thread: counts from the start of the engine, which never go down.
-  void SetCounters(const SchedulerCounters& counters, int64_t evictions);
+  void SetCounters(int64_t preemptions, const PrefixCounters& prefix, int64_t evictions);
 
   // Output thread: a token of a stream, before its bookkeeping is brought up to date.
   void OnToken(const OutputStream& stream, int64_t time_ns);

@@ -30,6 +30,22 @@ std::vector<BlockId> BlockPool::Allocate(int32_t count) {
   return taken;
 }
 
+bool BlockPool::AllocateRun(int32_t count, std::vector<BlockId>* taken) {
+  BlockId begin = 0;
+  BlockId end = 0;
+  for (; end < num_blocks() && end - begin < count; ++end) {
+    if (blocks_[end].readers > 0 || blocks_[end].kept) begin = end + 1;
+  }
+  if (end - begin < count) return false;
+  std::erase_if(free_, [&](BlockId block) { return block >= begin && block < end; });
+  taken->clear();
+  for (BlockId block = begin; block < end; ++block) {
+    blocks_[block].readers = 1;
+    taken->push_back(block);
+  }
+  return true;
+}
+
 void BlockPool::AddReader(BlockId block) {
   Block& state = blocks_[block];
   RIDGE_CHECK(state.readers > 0 || state.kept);

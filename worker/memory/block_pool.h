@@ -40,6 +40,10 @@ class BlockPool {
   // count <= available_blocks().
   std::vector<BlockId> Allocate(int32_t count);
 
+  // The same for consecutive blocks that are free; false, with nothing taken, where no such run is. Linear in
+  // the number of blocks.
+  bool AllocateRun(int32_t count, std::vector<BlockId>* taken);
+
   // One reader more for an owned or idle block.
   void AddReader(BlockId block);
 

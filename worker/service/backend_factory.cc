@@ -24,8 +24,10 @@ std::unique_ptr<Backend> WithMetrics(std::unique_ptr<Device> backend, MetricsReg
 }
 
 #if RIDGE_HAVE_CUDA
-absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const WeightSource& source, MetricsRegistry* registry) {
-  absl::StatusOr<std::unique_ptr<CudaBackend>> backend = CudaBackend::Create(source, {});
+absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const EnginePolicy& policy, const WeightSource& source,
+                                                    MetricsRegistry* registry) {
+  absl::StatusOr<std::unique_ptr<CudaBackend>> backend =
+      CudaBackend::Create(source, {.graphs = policy.launch == LaunchPolicy::kGraph});
   if (absl::IsFailedPrecondition(backend.status()))
     return InvalidField("--device", backend.status().message());
   if (!backend.ok()) return InvalidField("--model", backend.status().message());
@@ -34,23 +36,28 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const WeightSource& source, 
 #endif
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateSimulated(absl::string_view card_name,
+                                                         const EnginePolicy& policy,
                                                          const WeightSource& source) {
   const absl::StatusOr<SimulatedCard> card = LoadCard(card_name);
   if (!card.ok()) return InvalidField("--device", card.status().message());
-  return std::make_unique<SimulatedBackend>(*card, source.config(), SimulatedOptions{});
+  SimulatedOptions options;
+  options.split_attention = policy.attention == AttentionPolicy::kSplit;
+  options.replay = policy.launch == LaunchPolicy::kGraph;
+  return std::make_unique<SimulatedBackend>(*card, source.config(), options);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const WorkerConfig& config, const WeightSource& source,
                                                        MetricsRegistry* registry) {
+  const EnginePolicy policy = PolicyOf(config.policy).value();
 #if RIDGE_HAVE_CUDA
   if (config.device == "cuda" || (config.device == "auto" && CudaBackend::DeviceCount() > 0)) {
-    return CreateCuda(source, registry);
+    return CreateCuda(policy, source, registry);
   }
 #endif
   if (absl::StartsWith(config.device, kSimulatedPrefix)) {
-    return CreateSimulated(absl::StripPrefix(config.device, kSimulatedPrefix), source);
+    return CreateSimulated(absl::StripPrefix(config.device, kSimulatedPrefix), policy, source);
   }
   if (config.device == "auto") LogInfo("device: no CUDA card, serving on the CPU");
   absl::StatusOr<std::unique_ptr<CpuBackend>> backend =

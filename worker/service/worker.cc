@@ -111,7 +111,8 @@ void Worker::StartEngine() {
                                                   .max_running = config_.max_batch,
                                                   .step_tokens = config_.step_tokens,
                                                   .chunk_tokens = config_.chunk_tokens,
-                                                  .prefix_cache = config_.prefix_cache},
+                                                  .policy = PolicyOf(config_.policy).value(),
+                                                  .max_context = model_.context_length},
                                      backend_.get(), RealClock(), &engine_metrics_);
   tasks_ = std::make_unique<TaskPool>();
   const CallEnvironment environment{&model_, engine_.get(), tasks_.get(), RealClock(), &open_calls_};

@@ -26,7 +26,15 @@ ABSL_FLAG(int, metrics_port, WorkerConfig().metrics_port,
 ABSL_FLAG(std::string, device, WorkerConfig().device,
           "cuda, cpu, or auto: a CUDA card where there is one, else the CPU; simulated:CARD: made-up tokens at "
           "that card's pace (an unknown CARD lists them)");
-ABSL_FLAG(std::string, engine, WorkerConfig().engine, "engine preset: ridge");
+ABSL_FLAG(std::string, engine, WorkerConfig().policy.engine,
+          "engine preset: naive, cached, batched, continuous, paged, chunked, fused, flash or ridge; the flags "
+          "that follow replace one of its choices each");
+ABSL_FLAG(std::string, memory, "", "KV memory: scratch, contiguous, padded, slots, reserved or on_demand");
+ABSL_FLAG(std::string, admission, "", "one, batch or continuous");
+ABSL_FLAG(std::string, prefill, "", "prompts: whole, padded or chunked");
+ABSL_FLAG(std::string, step, "", "prompts and decode rows: separate or fused");
+ABSL_FLAG(std::string, decode_attention, "", "one_pass or split");
+ABSL_FLAG(std::string, launch, "", "stream, or graph (replayed, one step ahead)");
 ABSL_FLAG(int, threads, WorkerConfig().threads, "compute threads; 0: one a core");
 ABSL_FLAG(bool, pin_threads, WorkerConfig().pin_threads,
           "keep each compute thread on a core of its own; not where several workers share the cores");
@@ -35,8 +43,7 @@ ABSL_FLAG(std::string, kv_cache_bytes, "1GiB",
 ABSL_FLAG(int, max_batch, WorkerConfig().max_batch, "sequences that run at once");
 ABSL_FLAG(int, step_tokens, WorkerConfig().step_tokens, "most rows of one step; at least max_batch");
 ABSL_FLAG(int, chunk_tokens, WorkerConfig().chunk_tokens, "most prompt rows of one sequence in a step");
-ABSL_FLAG(std::string, prefix_cache, "on",
-          "reuse the KV memory of prompts with the same beginning: on or off");
+ABSL_FLAG(std::string, prefix_cache, "", "reuse the KV memory of prompts with the same beginning: on or off");
 ABSL_FLAG(int, max_context, WorkerConfig().max_context,
           "most tokens of prompt and completion together; 0: as the model has it");
 ABSL_FLAG(std::string, default_sampling, WorkerConfig().default_sampling,
@@ -94,7 +101,7 @@ absl::Status CheckDevice(const std::string& device) {
 }
 
 absl::Status CheckEngine(const WorkerConfig& config) {
-  absl::Status status = CheckOneOf("--engine", config.engine, {"ridge"});
+  absl::Status status = PolicyOf(config.policy).status();
   status.Update(CheckRange("--threads", config.threads, 0, kMaxThreads));
   status.Update(CheckRange("--kv_cache_bytes", config.kv_cache_bytes, 1, INT64_MAX));
   status.Update(CheckRange("--max_batch", config.max_batch, 1, kMaxBatch));
@@ -137,16 +144,19 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
   config.listen = absl::GetFlag(FLAGS_listen);
   config.metrics_port = absl::GetFlag(FLAGS_metrics_port);
   config.device = absl::GetFlag(FLAGS_device);
-  config.engine = absl::GetFlag(FLAGS_engine);
+  config.policy = {.engine = absl::GetFlag(FLAGS_engine),
+                   .memory = absl::GetFlag(FLAGS_memory),
+                   .admission = absl::GetFlag(FLAGS_admission),
+                   .prefill = absl::GetFlag(FLAGS_prefill),
+                   .step = absl::GetFlag(FLAGS_step),
+                   .decode_attention = absl::GetFlag(FLAGS_decode_attention),
+                   .launch = absl::GetFlag(FLAGS_launch),
+                   .prefix_cache = absl::GetFlag(FLAGS_prefix_cache)};
   config.threads = absl::GetFlag(FLAGS_threads);
   config.pin_threads = absl::GetFlag(FLAGS_pin_threads);
   config.max_batch = absl::GetFlag(FLAGS_max_batch);
   config.step_tokens = absl::GetFlag(FLAGS_step_tokens);
   config.chunk_tokens = absl::GetFlag(FLAGS_chunk_tokens);
-  const std::string prefix_cache = absl::GetFlag(FLAGS_prefix_cache);
-  if (absl::Status status = CheckOneOf("--prefix_cache", prefix_cache, {"on", "off"}); !status.ok())
-    return status;
-  config.prefix_cache = prefix_cache == "on";
   config.max_context = absl::GetFlag(FLAGS_max_context);
   config.default_sampling = absl::GetFlag(FLAGS_default_sampling);
   config.chat_template = absl::GetFlag(FLAGS_chat_template);
@@ -166,11 +176,10 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
 std::string ToString(const WorkerConfig& config) {
   return absl::StrCat("model=", config.model, " served_model_name=", config.served_model_name,
                       " listen=", config.listen, " metrics_port=", config.metrics_port,
-                      " device=", config.device, " engine=", config.engine, " threads=", config.threads,
+                      " device=", config.device, " ", ToString(config.policy), " threads=", config.threads,
                       " pin_threads=", config.pin_threads, " kv_cache_bytes=", config.kv_cache_bytes,
                       " max_batch=", config.max_batch, " step_tokens=", config.step_tokens,
                       " chunk_tokens=", config.chunk_tokens,
-                      " prefix_cache=", config.prefix_cache ? "on" : "off",
                       " max_context=", config.max_context,
                       " default_sampling=", config.default_sampling, " chat_template=", config.chat_template,
                       " max_message_bytes=", config.max_message_bytes, " log_level=", config.log_level,

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker/decision/engine_policy.h"
 
 namespace ridge::worker {
 
@@ -18,14 +19,13 @@ struct WorkerConfig {
   std::string listen = "127.0.0.1:50051";  // host:port of the gRPC port; port 0: any free one
   int metrics_port = 9101;                 // on the host of `listen`; 0: any free one, -1: none; up to 65,535
   std::string device = "auto";             // auto, cuda, cpu, simulated:CARD
-  std::string engine = "ridge";            // ridge
+  PolicyNames policy;                      // an engine preset and what replaces its choices
   int threads = 0;                         // compute threads, up to 1,024; 0: one a core
   bool pin_threads = false;                // each compute thread stays on a core of its own
   int64_t kv_cache_bytes = int64_t{1} << 30;      // KV memory; at least one block of 16 tokens
   int max_batch = 64;                             // sequences that run at once; 1 to 4,096
   int step_tokens = 512;                          // most rows of one step; max_batch to 65,536
   int chunk_tokens = 512;                         // most prompt rows of one sequence in a step; 1 to 65,536
-  bool prefix_cache = true;                       // reuse the KV memory of prompts with the same beginning
   int max_context = 0;                            // tokens of prompt and completion; 0: as the model has it
   std::string default_sampling = "ridge";         // ridge, or model: its generation_config.json
   std::string chat_template;                      // family by name; empty: the model's own

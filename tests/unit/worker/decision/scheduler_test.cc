@@ -190,7 +190,7 @@ TEST_F(SchedulerTest, LimitsRunningSequencesToItsSlots) {
 }
 
 TEST_F(SchedulerTest, PreemptsTheYoungestWhenMemoryRunsOutAndComputesItAgain) {
-  Start(4, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64, .prefix_cache = false});
+  Start(4, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64, .policy = {.prefix_cache = false}});
   Sequence* older = Add(30, 30);
   Sequence* younger = Add(30, 30);
   PlanAndCollect();  // both hold two blocks
@@ -202,7 +202,7 @@ TEST_F(SchedulerTest, PreemptsTheYoungestWhenMemoryRunsOutAndComputesItAgain) {
   EXPECT_EQ(younger->state, SequenceState::kWaiting);
   EXPECT_EQ(younger->generated.size(), 3u);
   EXPECT_EQ(pool_->available_blocks(), 1);
-  EXPECT_EQ(scheduler_->counters().preemptions, 1);
+  EXPECT_EQ(scheduler_->preemptions(), 1);
 
   while (older->state != SequenceState::kFinished) PlanAndCollect();
   const ScheduledStep again = PlanAndCollect();
@@ -213,7 +213,7 @@ TEST_F(SchedulerTest, PreemptsTheYoungestWhenMemoryRunsOutAndComputesItAgain) {
 }
 
 TEST_F(SchedulerTest, APreemptedSequenceKeepsTheTokenThatWasUnderWay) {
-  Start(2, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64, .prefix_cache = false});
+  Start(2, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64, .policy = {.prefix_cache = false}});
   Sequence* older = Add(14, 18);
   Sequence* younger = Add(14, 18);
   const ScheduledStep first = Plan();
@@ -225,7 +225,7 @@ TEST_F(SchedulerTest, APreemptedSequenceKeepsTheTokenThatWasUnderWay) {
   EXPECT_TRUE(stalled.empty());  // the younger one's block comes back with the steps in flight
   EXPECT_EQ(younger->state, SequenceState::kPreempted);
   EXPECT_TRUE(Plan().empty());
-  EXPECT_EQ(scheduler_->counters().preemptions, 1);
+  EXPECT_EQ(scheduler_->preemptions(), 1);
   Collect(second);
   Collect(third);
   EXPECT_EQ(younger->state, SequenceState::kWaiting);
@@ -234,7 +234,7 @@ TEST_F(SchedulerTest, APreemptedSequenceKeepsTheTokenThatWasUnderWay) {
 }
 
 TEST_F(SchedulerTest, PreemptsLowerPriorityBeforeYounger) {
-  Start(4, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64, .prefix_cache = false});
+  Start(4, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64, .policy = {.prefix_cache = false}});
   Sequence* low = Add(30, 30, "", -1);
   Sequence* normal = Add(30, 30, "", 0);
   for (int i = 0; i < 4; ++i) PlanAndCollect();
@@ -243,7 +243,7 @@ TEST_F(SchedulerTest, PreemptsLowerPriorityBeforeYounger) {
 }
 
 TEST_F(SchedulerTest, PreemptsNoSequenceMoreThanThreeTimes) {
-  Start(12, {.max_running = 12, .step_tokens = 256, .chunk_tokens = 256, .prefix_cache = false});
+  Start(12, {.max_running = 12, .step_tokens = 256, .chunk_tokens = 256, .policy = {.prefix_cache = false}});
   for (int i = 0; i < 12; ++i) Add(15, 60);
   for (int i = 0; gone_.size() < 12; ++i) {
     ASSERT_LT(i, 2000);
@@ -253,7 +253,7 @@ TEST_F(SchedulerTest, PreemptsNoSequenceMoreThanThreeTimes) {
     EXPECT_LE(sequence->preemptions, Scheduler::kMaxPreemptions);
     EXPECT_EQ(sequence->generated.size(), 60u);
   }
-  EXPECT_GT(scheduler_->counters().preemptions, 0);
+  EXPECT_GT(scheduler_->preemptions(), 0);
 }
 
 TEST_F(SchedulerTest, LeavesTheWatermarkToRunningSequences) {
@@ -278,8 +278,8 @@ TEST_F(SchedulerTest, SkipsWhatThePrefixCacheHoldsButTheLastToken) {
   EXPECT_EQ(same->cached_tokens, 16);
   EXPECT_EQ(same->blocks[0], first->blocks[0]);
   EXPECT_NE(same->blocks[1], first->blocks[1]);
-  EXPECT_EQ(scheduler_->counters().prefix_hits, 16);
-  EXPECT_EQ(scheduler_->counters().prefix_queries, 62);
+  EXPECT_EQ(scheduler_->prefix_counters().hits, 16);
+  EXPECT_EQ(scheduler_->prefix_counters().queries, 62);
 }
 
 TEST_F(SchedulerTest, FindsNothingBeforeItsStepWasCollected) {
@@ -332,7 +332,7 @@ TEST_F(SchedulerTest, ATenantThatHoldsAllSlotsGivesOneUp) {
   PlanAndCollect();
   EXPECT_EQ(other->generated.size(), 1u);
   EXPECT_EQ(scheduler_->num_running(), 4);
-  EXPECT_EQ(scheduler_->counters().preemptions, 1);
+  EXPECT_EQ(scheduler_->preemptions(), 1);
 }
 
 TEST_F(SchedulerTest, APriorityGoesFirstAndAgeingCatchesUp) {

@@ -107,7 +107,7 @@ TEST_F(EngineCoreTest, EndsAtAStopIdWithAtMostOneWastedRow) {
 }
 
 TEST_F(EngineCoreTest, SubmitsTheNextStepBeforeItReadsTheLast) {
-  Start({.num_blocks = 8, .max_running = 4, .step_tokens = 16, .chunk_tokens = 16, .steps_in_flight = 2});
+  Start({.num_blocks = 8, .max_running = 4, .step_tokens = 16, .chunk_tokens = 16});
   Add(Prompt(5, 0), 7);
   Step();
   EXPECT_EQ(backend_.in_flight(), 1);
@@ -115,10 +115,14 @@ TEST_F(EngineCoreTest, SubmitsTheNextStepBeforeItReadsTheLast) {
 
 TEST_F(EngineCoreTest, GivesEachSequenceItsOwnTokensWhateverTheCompany) {
   struct Setting {
-    int32_t num_blocks, max_running, step_tokens, chunk_tokens, steps_in_flight;
+    int32_t num_blocks, max_running, step_tokens, chunk_tokens;
+    LaunchPolicy launch;
   };
-  for (const Setting& setting : std::vector<Setting>{
-           {400, 64, 512, 512, 2}, {400, 64, 64, 1, 2}, {400, 3, 7, 7, 2}, {12, 64, 64, 16, 2}, {400, 1, 64, 5, 1}}) {
+  for (const Setting& setting : std::vector<Setting>{{400, 64, 512, 512, LaunchPolicy::kGraph},
+                                                     {400, 64, 64, 1, LaunchPolicy::kGraph},
+                                                     {400, 3, 7, 7, LaunchPolicy::kGraph},
+                                                     {12, 64, 64, 16, LaunchPolicy::kGraph},
+                                                     {400, 1, 64, 5, LaunchPolicy::kStream}}) {
     tokens_.clear();
     outcomes_.clear();
     backend_ = FakeBackend();
@@ -126,13 +130,14 @@ TEST_F(EngineCoreTest, GivesEachSequenceItsOwnTokensWhateverTheCompany) {
            .max_running = setting.max_running,
            .step_tokens = setting.step_tokens,
            .chunk_tokens = setting.chunk_tokens,
-           .steps_in_flight = setting.steps_in_flight});
+           .policy = {.launch = setting.launch}});
     std::map<SequenceId, std::vector<TokenId>> expected;
     std::mt19937 random(3);
     for (int i = 0; i < 40; ++i) {
       const int32_t prompt_tokens = 1 + random() % 100;
       const int32_t max_tokens = 1 + random() % 40;
-      expected[Add(Prompt(prompt_tokens, i), max_tokens)] = FakeBackend::Generate(Prompt(prompt_tokens, i), max_tokens);
+      expected[Add(Prompt(prompt_tokens, i), max_tokens)] =
+          FakeBackend::Generate(Prompt(prompt_tokens, i), max_tokens);
       for (uint32_t step = random() % 4; step > 0; --step) Step();
     }
     RunToEnd();
@@ -210,8 +215,9 @@ TEST_F(EngineCoreTest, EverySequenceEndsOnceUnderRandomCancellation) {
   EXPECT_EQ(core_->Load().queued, 0);
 }
 
-// Tiny pools, shared beginnings, tenants and priorities, cancellations at any point: each sequence's tokens are those that
-// it would have had alone, as far as it came, and nothing is lost. The invariants are checked after each step.
+// Tiny pools, shared beginnings, tenants and priorities, cancellations at any point: each sequence's tokens
+// are those that it would have had alone, as far as it came, and nothing is lost. The invariants are checked
+// after each step.
 TEST_F(EngineCoreTest, SharingPreemptionAndCancellationChangeNoTokens) {
   int64_t preempted = 0;
   int64_t found = 0;
@@ -228,8 +234,8 @@ TEST_F(EngineCoreTest, SharingPreemptionAndCancellationChangeNoTokens) {
            .max_running = max_running,
            .step_tokens = max_running + static_cast<int32_t>(random() % 40),
            .chunk_tokens = 1 + static_cast<int32_t>(random() % 40),
-           .prefix_cache = random() % 4 != 0,
-           .steps_in_flight = 1 + static_cast<int32_t>(random() % 2)});
+           .policy = {.launch = random() % 2 == 0 ? LaunchPolicy::kGraph : LaunchPolicy::kStream,
+                      .prefix_cache = random() % 4 != 0}});
     std::map<SequenceId, std::vector<TokenId>> expected;
     std::set<SequenceId> cancelled;
     for (int i = 0; i < 300; ++i) {

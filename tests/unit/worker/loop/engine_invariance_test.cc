@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -16,10 +17,12 @@ namespace ridge::worker {
 namespace {
 
 constexpr int32_t kNumBlocks = 600;
+constexpr int32_t kContext = 300;  // no request needs more
 
 struct Setting {
   const char* name;
-  int32_t max_running, step_tokens, chunk_tokens, steps_in_flight;
+  int32_t max_running, step_tokens, chunk_tokens;
+  EnginePolicy policy;
   int threads;
   uint32_t order;      // seed of the order of arrival; 0: as they stand
   bool one_at_a_time;  // each request alone in the engine
@@ -72,7 +75,8 @@ std::vector<Generated> GenerateAll(const WeightSource& source, const Setting& se
                    .max_running = setting.max_running,
                    .step_tokens = setting.step_tokens,
                    .chunk_tokens = setting.chunk_tokens,
-                   .steps_in_flight = setting.steps_in_flight},
+                   .policy = setting.policy,
+                   .max_context = kContext},
                   backend.get(), &clock, &metrics, [&](std::vector<OutputItem> items) {
                     for (const OutputItem& item : items) {
                       if (!item.has_token) continue;
@@ -109,17 +113,22 @@ class EngineInvariance : public ::testing::TestWithParam<const char*> {};
 TEST_P(EngineInvariance, TokensAndLogprobsDependOnTheRequestAlone) {
   const std::string path = std::string(RIDGE_TEST_DATA_DIR) + "/" + GetParam();
   const std::unique_ptr<WeightSource> source = OpenModel(path).value();
-  const std::vector<Generated> alone = GenerateAll(*source, {"alone", 1, 512, 512, 1, 1, 0, true});
+  const EnginePolicy ridge;
+  const EnginePolicy stream{.launch = LaunchPolicy::kStream};
+  const std::vector<Generated> alone = GenerateAll(*source, {"alone", 1, 512, 512, stream, 1, 0, true});
   for (const Generated& tokens : alone) ASSERT_FALSE(tokens.empty());
 
-  for (const Setting& setting : std::vector<Setting>{{"three at once", 3, 512, 512, 2, 2, 0, false},
-                                                     {"64 at once", 64, 512, 512, 2, 2, 0, false},
-                                                     {"chunks of 1", 64, 128, 1, 2, 2, 0, false},
-                                                     {"chunks of 7", 64, 128, 7, 2, 2, 5, false},
-                                                     {"chunks of 64", 64, 128, 64, 2, 1, 0, false},
-                                                     {"another order", 64, 512, 512, 2, 2, 7, false},
-                                                     {"a small budget", 16, 17, 17, 2, 2, 8, false},
-                                                     {"one step at a time", 64, 512, 512, 1, 2, 9, false}}) {
+  std::vector<Setting> settings = {{"three at once", 3, 512, 512, ridge, 2, 0, false},
+                                   {"64 at once", 64, 512, 512, ridge, 2, 0, false},
+                                   {"chunks of 1", 64, 128, 1, ridge, 2, 0, false},
+                                   {"chunks of 7", 64, 128, 7, ridge, 2, 5, false},
+                                   {"chunks of 64", 64, 128, 64, ridge, 1, 0, false},
+                                   {"another order", 64, 512, 512, ridge, 2, 7, false},
+                                   {"a small budget", 16, 17, 17, ridge, 2, 8, false},
+                                   {"one step at a time", 64, 512, 512, stream, 2, 9, false}};
+  for (const std::string& preset : PresetNames())
+    settings.push_back({preset.c_str(), 8, 512, 64, PresetPolicy(preset), 2, 3, false});
+  for (const Setting& setting : settings) {
     const std::vector<Generated> together = GenerateAll(*source, setting);
     for (size_t i = 0; i < alone.size(); ++i)
       EXPECT_EQ(together[i], alone[i]) << setting.name << ", request " << i;

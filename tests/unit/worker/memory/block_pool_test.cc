@@ -3,10 +3,13 @@
 #include <random>
 #include <set>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace ridge::worker {
 namespace {
+
+using ::testing::ElementsAre;
 
 TEST(BlocksForTokens, RoundsUpToWholeBlocks) {
   EXPECT_EQ(BlocksForTokens(0), 0);
@@ -104,6 +107,24 @@ TEST(BlockPool, KeepsCountOverRandomUse) {
     }
     pool.CheckInvariant(readers);
   }
+}
+
+TEST(BlockPoolTest, GivesConsecutiveBlocksWhereARunIsFree) {
+  BlockPool pool(8);
+  std::vector<BlockId> first, second, third;
+  ASSERT_TRUE(pool.AllocateRun(3, &first));
+  EXPECT_THAT(first, ElementsAre(0, 1, 2));
+  ASSERT_TRUE(pool.AllocateRun(2, &second));
+  ASSERT_TRUE(pool.AllocateRun(3, &third));
+  pool.Release(first);
+  pool.Release(third);
+  EXPECT_EQ(pool.available_blocks(), 6);
+  // Six are free, but no four of them stand together.
+  EXPECT_FALSE(pool.AllocateRun(4, &first));
+  EXPECT_EQ(pool.available_blocks(), 6);
+  ASSERT_TRUE(pool.AllocateRun(3, &first));
+  EXPECT_THAT(first, ElementsAre(0, 1, 2));
+  pool.CheckInvariant(std::vector<int32_t>{1, 1, 1, 1, 1, 0, 0, 0});
 }
 
 }  // namespace

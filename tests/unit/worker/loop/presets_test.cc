@@ -1,0 +1,261 @@
+// Each preset really does the work that its idea costs: rows, padding and positions as the backend counts
+// them.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/mixed_draw.h"
+#include "worker/backend/simulated/simulated_backend.h"
+#include "worker/loop/engine_core.h"
+#include "worker/model/open_model.h"
+
+namespace ridge::worker {
+namespace {
+
+constexpr int32_t kContext = 4352;  // of the longest request
+
+class PresetsTest : public testing::Test {
+ protected:
+  void Start(const char* preset, int32_t max_running, int32_t step_tokens = 1 << 18) {
+    const ModelConfig model = OpenModel("synthetic:qwen2.5-1.5b").value()->config();
+    backend_ = std::make_unique<SimulatedBackend>(LoadCard("zero").value(), model, SimulatedOptions{});
+    const int32_t num_blocks = max_running * kContext / kBlockTokens;
+    ASSERT_TRUE(backend_->Reserve(num_blocks, {max_running, step_tokens}).ok());
+    core_ = std::make_unique<EngineCore>(EngineConfig{.num_blocks = num_blocks,
+                                                      .max_running = max_running,
+                                                      .step_tokens = step_tokens,
+                                                      .chunk_tokens = 512,
+                                                      .policy = PresetPolicy(preset),
+                                                      .max_context = kContext},
+                                         backend_.get(), &clock_, &metrics_,
+                                         [this](const std::vector<OutputItem>& items) { Take(items); });
+  }
+
+  void Add(int32_t prompt_tokens, int32_t max_tokens) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->id = ++last_id_;
+    sequence->output = std::make_shared<OutputStream>();
+    for (int32_t i = 0; i < prompt_tokens; ++i)
+      sequence->spec.prompt.push_back(static_cast<TokenId>((last_id_ * 5000 + i) % 150000));
+    sequence->spec.max_tokens = max_tokens;
+    sequence->spec.sampling.temperature = 0;
+    core_->Add(std::move(sequence));
+  }
+
+  void AddMixedDraw(size_t count) {
+    const std::vector<DrawnRequest> draw =
+        ReadMixedDraw(RIDGE_TEST_DATA_DIR "/seed-series/mixed-draw-400.csv");
+    for (size_t i = 0; i < count; ++i) Add(draw[i].prompt_tokens, draw[i].new_tokens);
+  }
+
+  void Take(const std::vector<OutputItem>& items) {
+    for (const OutputItem& item : items) {
+      tokens_ += item.has_token;
+      ended_ += item.has_end;
+    }
+  }
+
+  bool Step() {
+    const bool worked = core_->RunOnce().value();
+    core_->CheckInvariant();
+    return worked;
+  }
+
+  void RunToEnd() {
+    while (Step()) {
+    }
+    EXPECT_EQ(ended_, last_id_);
+  }
+
+  FakeClock clock_;
+  MetricsRegistry registry_;
+  EngineMetrics metrics_{&registry_};
+  std::unique_ptr<SimulatedBackend> backend_;
+  std::unique_ptr<EngineCore> core_;
+  SequenceId last_id_ = 0;
+  int64_t tokens_ = 0;
+  SequenceId ended_ = 0;
+};
+
+TEST_F(PresetsTest, NaiveComputesTheWholeSequenceForEveryToken) {
+  Start("naive", 1);
+  Add(16, 256);
+  RunToEnd();
+  EXPECT_EQ(core_->totals().rows, 36'736);
+  Add(4096, 256);
+  RunToEnd();
+  EXPECT_EQ(core_->totals().rows, 36'736 + 1'081'216);
+  EXPECT_EQ(core_->totals().steps, 512);
+  EXPECT_EQ(tokens_, 512);
+}
+
+TEST_F(PresetsTest, NaiveTakesOneRequestAtATime) {
+  Start("naive", 4);
+  Add(16, 10);
+  Add(8, 10);
+  for (int i = 0; i < 5; ++i) Step();
+  EXPECT_EQ(core_->totals().rows, 16 + 17 + 18 + 19 + 20);
+  RunToEnd();
+}
+
+TEST_F(PresetsTest, CachedComputesEachPositionOnce) {
+  Start("cached", 1);
+  Add(4096, 256);
+  RunToEnd();
+  EXPECT_EQ(core_->totals().rows, 4096 + 255);
+  EXPECT_EQ(core_->totals().padded_rows, 0);
+}
+
+struct Batch {
+  size_t size;
+  double padding_share;
+};
+
+class BatchedTest : public PresetsTest, public testing::WithParamInterface<Batch> {};
+
+TEST_P(BatchedTest, PaddingIsTheShareOfTheReservedPositionsThatItWasInTheSeries) {
+  const auto size = static_cast<int32_t>(GetParam().size);
+  Start("batched", size);
+  AddMixedDraw(GetParam().size);
+  Step();
+  // One step computes all prompts, padded to the longest, in memory for B x (longest + 256).
+  const int64_t reserved = (size * kContext / kBlockTokens - core_->Load().free_blocks) * kBlockTokens;
+  EXPECT_EQ(reserved, int64_t{size} * (4096 + 256));
+  EXPECT_EQ(core_->totals().rows, int64_t{size} * 4096);
+  EXPECT_NEAR(static_cast<double>(core_->totals().padded_rows) / static_cast<double>(reserved),
+              GetParam().padding_share, 0.0005);
+  // What has finished goes on being computed until the last has.
+  const EngineTotals prompts = core_->totals();
+  RunToEnd();
+  const EngineTotals& all = core_->totals();
+  EXPECT_EQ(all.steps - prompts.steps, 255);
+  EXPECT_EQ(all.rows - prompts.rows, 255 * size);
+  EXPECT_EQ(all.padded_rows - prompts.padded_rows, 255 * size - (tokens_ - size));
+  // Each row, padded or not, reads the width of the rectangle: 4,097 to 4,351 positions.
+  EXPECT_EQ(all.kv_positions - prompts.kv_positions, int64_t{size} * 255 * (4097 + 4351) / 2);
+  EXPECT_EQ(core_->Load().free_blocks, size * kContext / kBlockTokens);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, BatchedTest, testing::Values(Batch{8, 0.492}, Batch{32, 0.625}),
+                         [](const auto& test) { return std::to_string(test.param.size); });
+
+TEST_F(PresetsTest, BatchedTakesNobodyInUntilTheBatchHasDrained) {
+  Start("batched", 2);
+  Add(16, 4);
+  Add(16, 8);
+  Add(16, 4);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(core_->Load().queued, i == 0 ? 3 : 1);
+    Step();
+  }
+  EXPECT_EQ(core_->Load().queued, 1);
+  Step();
+  EXPECT_EQ(core_->Load().queued, 0);
+  RunToEnd();
+}
+
+TEST_F(PresetsTest, ContinuousTakesInAtEveryStepAndReadsTheWidestRow) {
+  Start("continuous", 4);
+  Add(1000, 50);
+  Step();
+  Add(16, 3);
+  Step();
+  EXPECT_EQ(core_->Load().running, 2);
+  EngineTotals before = core_->totals();
+  Step();
+  EXPECT_EQ(core_->totals().rows - before.rows, 2);
+  EXPECT_EQ(core_->totals().kv_positions - before.kv_positions, 2 * 1001);
+  before = core_->totals();
+  Step();
+  EXPECT_EQ(core_->totals().kv_positions - before.kv_positions, 2 * 1002);
+  RunToEnd();
+}
+
+TEST_F(PresetsTest, ContinuousPadsThePromptsThatItAdmitsTogether) {
+  Start("continuous", 4);
+  Add(1000, 5);
+  Add(16, 5);
+  Add(100, 5);
+  Step();
+  EXPECT_EQ(core_->totals().rows, 3000);
+  EXPECT_EQ(core_->totals().padded_rows, 984 + 900);
+  // A slot holds a whole context, whatever its sequence needs.
+  EXPECT_EQ(core_->Load().free_blocks, kContext / kBlockTokens);
+  RunToEnd();
+}
+
+TEST_F(PresetsTest, WholePromptsThatExceedAStepHoldUpDecoding) {
+  Start("paged", 4, 512);
+  Add(100, 50);
+  Step();
+  Step();
+  Add(1000, 5);
+  EngineTotals before = core_->totals();
+  Step();
+  EXPECT_EQ(core_->totals().rows - before.rows, 512);
+  Step();
+  EXPECT_EQ(core_->totals().rows - before.rows, 1000);
+  Step();
+  EXPECT_EQ(core_->totals().rows - before.rows, 1002);
+  RunToEnd();
+}
+
+TEST_F(PresetsTest, PagedReadsEachRowsOwnPositionsAndReservesItsOwnLimit) {
+  Start("paged", 4);
+  Add(1000, 50);
+  Add(16, 3);
+  Step();
+  EXPECT_EQ(core_->Load().free_blocks, 4 * kContext / kBlockTokens - 66 - 2);
+  const EngineTotals before = core_->totals();
+  Step();
+  EXPECT_EQ(core_->totals().kv_positions - before.kv_positions, 1001 + 17);
+  RunToEnd();
+}
+
+TEST_F(PresetsTest, ChunkedAlternatesChunksAndDecodeSteps) {
+  Start("chunked", 4, 512);
+  Add(16, 50);
+  Step();
+  Step();
+  Add(1100, 5);
+  std::vector<int64_t> rows;
+  for (int i = 0; i < 6; ++i) {
+    const int64_t before = core_->totals().rows;
+    Step();
+    rows.push_back(core_->totals().rows - before);
+  }
+  EXPECT_EQ(rows, (std::vector<int64_t>{512, 1, 512, 1, 76, 2}));
+  RunToEnd();
+}
+
+TEST_F(PresetsTest, FusedPutsChunksAndDecodeRowsIntoOneStep) {
+  Start("fused", 4, 512);
+  Add(16, 50);
+  Step();
+  Step();
+  Add(1100, 5);
+  std::vector<int64_t> rows;
+  for (int i = 0; i < 4; ++i) {
+    const int64_t before = core_->totals().rows;
+    Step();
+    rows.push_back(core_->totals().rows - before);
+  }
+  EXPECT_EQ(rows, (std::vector<int64_t>{512, 512, 79, 2}));
+  EXPECT_EQ(core_->totals().padded_rows, 0);
+  RunToEnd();
+}
+
+TEST_F(PresetsTest, EveryPresetServesTheMixedDraw) {
+  for (const std::string& preset : PresetNames()) {
+    SCOPED_TRACE(preset);
+    last_id_ = ended_ = tokens_ = 0;
+    Start(preset.c_str(), 8, 8 * 4096);
+    AddMixedDraw(preset == "naive" ? 4 : 40);
+    RunToEnd();
+    EXPECT_EQ(core_->Load().free_blocks, 8 * kContext / kBlockTokens);
+  }
+}
+
+}  // namespace
+}  // namespace ridge::worker
