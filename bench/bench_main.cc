@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/ask.h"
+#include "bench/ladder/ladder.h"
+#include "bench/roofline_command.h"
 #include "common/flags.h"
 #include "common/logging.h"
 
@@ -24,9 +26,32 @@ absl::Status RunAsk() {
   return ridge::bench::Ask(*config, std::cout, std::cerr);
 }
 
+absl::Status RunClosedRuns() {
+  const absl::StatusOr<ridge::bench::LadderConfig> config = ridge::bench::LadderConfigFromFlags();
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<ridge::bench::ClosedFlags> flags = ridge::bench::ClosedFlagsFromFlags();
+  if (!flags.ok()) return flags.status();
+  return ridge::bench::Closed(*config, *flags, std::cerr);
+}
+
+absl::Status RunArrivals() {
+  const absl::StatusOr<ridge::bench::LadderConfig> config = ridge::bench::LadderConfigFromFlags();
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<ridge::bench::OpenOptions> options = ridge::bench::OpenOptionsFromFlags();
+  if (!options.ok()) return options.status();
+  return ridge::bench::ArrivalSweep(*config, *options, std::cerr);
+}
+
 constexpr Subcommand kSubcommands[] = {
     {"ask", "send one request and stream the answer: --prompt TEXT, --chat TEXT or --prompt_ids 1,2,3",
      RunAsk},
+    {"closed",
+     "hand whole batches to engines in this process: --model, --engine, --prompts, --batch_size, --out",
+     RunClosedRuns},
+    {"arrivals", "requests that arrive over time: --model, --engine, --rates, --requests, --out",
+     RunArrivals},
+    {"roofline", "the arithmetic of a model on a card, as pages: --model, --card, --out",
+     ridge::bench::Roofline},
 };
 
 std::string Usage() {

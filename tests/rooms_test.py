@@ -19,13 +19,17 @@ ALLOWED = {
     "worker/service": {"common", "worker/backend", "worker/backend/cpu", "worker/backend/cuda", "worker/backend/simulated", "worker/decision", "worker/loop",
                        "worker/model", "worker/text"},
     "router": {"common"},
-    "bench": {"bench/records", "common"},
+    "bench": {"bench/flags", "bench/ladder", "bench/records", "bench/roofline", "common", "worker/model"},
     "bench/records": {"common"},
     "bench/kernels": {"common", "kernels", "worker/backend", "worker/backend/cpu", "worker/backend/cuda", "worker/model"},
     "bench/backend": {"bench/kernels", "common", "kernels", "worker/backend", "worker/backend/cpu", "worker/model"},
     "bench/load": {"common", "worker/backend", "worker/backend/cpu", "worker/model"},
     "bench/tokenizer": {"worker/text"},
+    "bench/flags": set(),
+    "bench/ladder": {"bench/flags", "bench/measure", "bench/records", "bench/workload", "common", "worker/backend", "worker/backend/simulated", "worker/decision",
+                     "worker/memory", "worker/model", "worker/service"},
     "bench/measure": {"bench/records", "bench/workload", "common", "worker/backend", "worker/decision", "worker/loop", "worker/memory", "worker/model"},
+    "bench/roofline": {"worker/model"},
     "bench/workload": {"common", "kernels", "worker/backend", "worker/text"},
 }
 # Rooms that may see protos and gRPC.

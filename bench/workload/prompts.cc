@@ -1,6 +1,7 @@
 #include "bench/workload/prompts.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -20,24 +21,34 @@ constexpr int64_t kSourceBlock = 0;
 
 }  // namespace
 
-absl::StatusOr<Prompt> CutPrompt(const worker::Tokenizer& tokenizer, absl::string_view source,
-                                 int32_t tokens) {
-  absl::StatusOr<std::vector<TokenId>> all = tokenizer.Encode(source, {});
+EncodeText EncodeWith(const worker::Tokenizer* tokenizer) {
+  return [tokenizer](absl::string_view text) -> absl::StatusOr<Encoded> {
+    absl::StatusOr<std::vector<TokenId>> ids = tokenizer->Encode(text, {});
+    if (!ids.ok()) return ids.status();
+    Encoded encoded{*std::move(ids), {}};
+    for (const TokenId id : encoded.ids)
+      encoded.sizes.push_back(static_cast<int32_t>(tokenizer->TokenBytes(id).size()));
+    return encoded;
+  };
+}
+
+absl::StatusOr<Prompt> CutPrompt(const EncodeText& encode, absl::string_view source, int32_t tokens) {
+  const absl::StatusOr<Encoded> all = encode(source);
   if (!all.ok()) return all.status();
-  if (static_cast<int64_t>(all->size()) < tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the source text has ", all->size(), " tokens, a prompt of ", tokens, " is asked for"));
+  if (static_cast<int64_t>(all->ids.size()) < tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("the source text has ", all->ids.size(),
+                                                   " tokens, a prompt of ", tokens, " is asked for"));
   }
-  all->resize(tokens);
-  const auto size = static_cast<int64_t>(tokenizer.Decode(*all, /*skip_special=*/false).size());
+  const int64_t size = std::accumulate(all->sizes.begin(), all->sizes.begin() + tokens, int64_t{0});
   for (int64_t distance = 0; distance <= kSearchBytes; ++distance) {
     for (const int64_t end : {size + distance, size - distance}) {
       if (end < 1 || end > static_cast<int64_t>(source.size())) continue;
       const absl::string_view text = source.substr(0, end);
       if (!IsValidUtf8(text)) continue;
-      absl::StatusOr<std::vector<TokenId>> ids = tokenizer.Encode(text, {});
-      if (!ids.ok()) return ids.status();
-      if (static_cast<int64_t>(ids->size()) == tokens) return Prompt{*std::move(ids), std::string(text)};
+      absl::StatusOr<Encoded> cut = encode(text);
+      if (!cut.ok()) return cut.status();
+      if (static_cast<int64_t>(cut->ids.size()) == tokens)
+        return Prompt{std::move(cut->ids), std::string(text)};
     }
   }
   return absl::InvalidArgumentError(
@@ -65,10 +76,10 @@ absl::StatusOr<Prompt> Prompts::For(const WorkItem& item) {
   }
   if (const auto found = by_length_.find(item.prompt_tokens); found != by_length_.end()) return found->second;
   Prompt prompt;
-  if (tokenizer_ == nullptr) {
+  if (encode_ == nullptr) {
     AppendMadeUpIds(kSourceBlock, item.prompt_tokens, vocab_size_, &prompt.ids);
   } else {
-    absl::StatusOr<Prompt> cut = CutPrompt(*tokenizer_, source_, item.prompt_tokens);
+    absl::StatusOr<Prompt> cut = CutPrompt(encode_, source_, item.prompt_tokens);
     if (!cut.ok()) return cut.status();
     prompt = *std::move(cut);
   }

@@ -24,7 +24,7 @@ TEST(CutPrompt, HasExactlyTheTokensWhenTokenisedAgain) {
   const std::string source = SourceText();
   for (const worker::Tokenizer* tokenizer : {&worker::Qwen25(), &worker::SmolLm2()}) {
     for (const int32_t tokens : {1, 16, 64, 256, 1024, 4096}) {
-      const absl::StatusOr<Prompt> prompt = CutPrompt(*tokenizer, source, tokens);
+      const absl::StatusOr<Prompt> prompt = CutPrompt(EncodeWith(tokenizer), source, tokens);
       ASSERT_TRUE(prompt.ok()) << prompt.status();
       EXPECT_EQ(prompt->ids.size(), tokens);
       EXPECT_EQ(*tokenizer->Encode(prompt->text, {}), prompt->ids);
@@ -34,7 +34,7 @@ TEST(CutPrompt, HasExactlyTheTokensWhenTokenisedAgain) {
 }
 
 TEST(CutPrompt, SaysHowLongTheSourceIs) {
-  EXPECT_EQ(CutPrompt(worker::Qwen25(), "one two", 3).status().message(),
+  EXPECT_EQ(CutPrompt(EncodeWith(&worker::Qwen25()), "one two", 3).status().message(),
             "the source text has 2 tokens, a prompt of 3 is asked for");
 }
 

@@ -1,0 +1,9 @@
+// Flags that several subcommands of ridge-bench share.
+#pragma once
+
+#include <string>
+
+#include "absl/flags/declare.h"
+
+ABSL_DECLARE_FLAG(std::string, model);
+ABSL_DECLARE_FLAG(std::string, out);

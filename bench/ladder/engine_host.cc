@@ -1,0 +1,133 @@
+#include "bench/ladder/engine_host.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/status.h"
+#include "worker/backend/simulated/card.h"
+#include "worker/backend/simulated/simulated_backend.h"
+#include "worker/memory/block_pool.h"
+#include "worker/model/open_model.h"
+#include "worker/service/backend_factory.h"
+
+namespace ridge::bench {
+namespace {
+
+// Of a device's memory, for the driver and for what kernels work in.
+constexpr double kShareForKv = 0.92;
+constexpr int64_t kHostKvBytes = int64_t{1} << 30;
+
+void SleepUntil(int64_t time_ns) {
+  const int64_t left_ns = time_ns - RealClock()->NowNs();
+  if (left_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left_ns));
+}
+
+worker::WorkerConfig ToWorkerConfig(const HostConfig& config) {
+  worker::WorkerConfig worker;
+  worker.model = config.model;
+  worker.device = config.device;
+  worker.threads = config.threads;
+  return worker;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OpenedModel>> OpenedModel::Open(const HostConfig& config) {
+  const worker::WorkerConfig worker = ToWorkerConfig(config);
+  if (absl::Status status = worker::CheckModelPath(worker); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<worker::WeightSource>> source = worker::OpenModel(config.model);
+  if (!source.ok()) return InvalidField("--model", source.status().message());
+  absl::StatusOr<worker::ServedModel> served = worker::LoadServedModel(worker, **source);
+  if (!served.ok()) return served.status();
+  auto model = std::make_unique<OpenedModel>();
+  model->source_ = *std::move(source);
+  model->served_ = *std::move(served);
+  return model;
+}
+
+Prompts OpenedModel::MakePrompts(std::string source_text) const {
+  EncodeText encode;
+  if (served_.tokenizer != nullptr) encode = EncodeWith(served_.tokenizer.get());
+  return Prompts(std::move(encode), std::move(source_text), source_->config().vocab_size);
+}
+
+absl::StatusOr<std::unique_ptr<EngineHost>> EngineHost::Open(const HostConfig& config,
+                                                             const worker::PolicyNames& names,
+                                                             const OpenedModel& model) {
+  const absl::StatusOr<worker::EnginePolicy> policy = worker::PolicyOf(names);
+  if (!policy.ok()) return policy.status();
+  auto host = std::make_unique<EngineHost>();
+  host->wait_until_ = SleepUntil;
+  const int64_t begin_ns = RealClock()->NowNs();
+  absl::Status status = host->CreateBackend(config, *policy, model);
+  if (status.ok()) status = host->Reserve(config, *policy, model);
+  if (!status.ok()) return status;
+  host->load_s_ = static_cast<double>(RealClock()->NowNs() - begin_ns) * 1e-9;
+  return host;
+}
+
+absl::Status EngineHost::CreateBackend(const HostConfig& config, const worker::EnginePolicy& policy,
+                                       const OpenedModel& model) {
+  if (config.virtual_clock && absl::StartsWith(config.device, worker::kSimulatedPrefix)) {
+    const absl::StatusOr<worker::SimulatedCard> card =
+        worker::LoadCard(absl::StripPrefix(config.device, worker::kSimulatedPrefix));
+    if (!card.ok()) return InvalidField("--device", card.status().message());
+    clock_ = &virtual_clock_;
+    wait_until_ = [this](int64_t time_ns) {
+      virtual_clock_.AdvanceNs(std::max<int64_t>(0, time_ns - virtual_clock_.NowNs()));
+    };
+    worker::SimulatedOptions options;
+    options.split_attention = policy.attention == worker::AttentionPolicy::kSplit;
+    options.replay = policy.launch == worker::LaunchPolicy::kGraph;
+    options.clock = clock_;
+    options.wait_until = wait_until_;
+    backend_ = std::make_unique<worker::SimulatedBackend>(*card, model.source().config(), options);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<worker::Backend>> backend =
+      worker::CreateBackend(ToWorkerConfig(config), policy, model.source(), &registry_);
+  if (!backend.ok()) return backend.status();
+  backend_ = *std::move(backend);
+  return absl::OkStatus();
+}
+
+absl::Status EngineHost::Reserve(const HostConfig& config, const worker::EnginePolicy& policy,
+                                 const OpenedModel& model) {
+  const worker::BackendInfo& info = backend_->Info();
+  const int32_t context = config.max_context > 0 ? config.max_context : model.served().context_length;
+  int64_t kv_bytes = config.kv_cache_bytes;
+  if (kv_bytes == 0) {
+    const bool is_host = absl::StartsWith(info.device, "cpu");
+    kv_bytes =
+        is_host ? kHostKvBytes : static_cast<int64_t>(kShareForKv * info.memory_bytes) - info.weight_bytes;
+  }
+  const int64_t most_blocks = int64_t{config.max_batch} * worker::BlocksForTokens(context);
+  num_blocks_ = static_cast<int32_t>(std::min(kv_bytes / info.kv_block_bytes, most_blocks));
+  if (num_blocks_ < 1) {
+    return InvalidField("--kv_cache_bytes",
+                        absl::StrCat("no room for one block of ", info.kv_block_bytes, " bytes"));
+  }
+  const int32_t step_tokens = std::max({config.step_tokens, config.chunk_tokens, config.max_batch});
+  if (absl::Status status = backend_->Reserve(num_blocks_, {config.max_batch, step_tokens}); !status.ok()) {
+    return InvalidField("--kv_cache_bytes", status.message());
+  }
+  const worker::EngineConfig engine{.num_blocks = num_blocks_,
+                                    .max_running = config.max_batch,
+                                    .step_tokens = step_tokens,
+                                    .chunk_tokens = config.chunk_tokens,
+                                    .policy = policy,
+                                    .max_context = context};
+  target_ = std::make_unique<EngineTarget>(engine, backend_.get(), clock_, wait_until_);
+  return absl::OkStatus();
+}
+
+int64_t EngineHost::TakePeakBytes() {
+  return info().weight_bytes + target_->TakePeakBlocks() * info().kv_block_bytes;
+}
+
+}  // namespace ridge::bench

@@ -1,0 +1,81 @@
+// A model and an engine in this process, ready to be measured.
+//
+// Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "bench/measure/engine_target.h"
+#include "bench/records/run_record.h"
+#include "bench/workload/prompts.h"
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "worker/decision/engine_policy.h"
+#include "worker/model/weight_source.h"
+#include "worker/service/served_model.h"
+
+namespace ridge::bench {
+
+struct HostConfig {
+  std::string model;            // as ridge-worker's --model
+  std::string device = "auto";  // as ridge-worker's --device
+  int threads = 0;
+  int64_t kv_cache_bytes =
+      0;  // 0: what the device has beside the weights; 1 GiB where that is the machine's own memory
+  int32_t max_batch = 32;
+  int32_t step_tokens = 0;  // 0: as chunk_tokens and the batch need
+  int32_t chunk_tokens = 512;
+  int32_t max_context =
+      0;  // of prompt and completion: what contiguous memory is cut by; 0: as the model has it
+  bool virtual_clock = true;  // of simulated devices: no time passes
+};
+
+// A model that was opened: what engines on it share.
+class OpenedModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<OpenedModel>> Open(const HostConfig& config);
+
+  const worker::WeightSource& source() const { return *source_; }
+  const worker::ServedModel& served() const { return served_; }
+  // Prompts from the beginning of a text, or made up where the model has no tokenizer.
+  Prompts MakePrompts(std::string source_text) const;
+
+ private:
+  std::unique_ptr<worker::WeightSource> source_;
+  worker::ServedModel served_;
+};
+
+class EngineHost {
+ public:
+  // Loads the weights onto the device. `model` outlives this. Errors name the flag.
+  static absl::StatusOr<std::unique_ptr<EngineHost>> Open(const HostConfig& config,
+                                                          const worker::PolicyNames& policy,
+                                                          const OpenedModel& model);
+
+  EngineTarget* target() { return target_.get(); }
+  const worker::BackendInfo& info() const { return backend_->Info(); }
+  int32_t num_blocks() const { return num_blocks_; }
+  double load_s() const { return load_s_; }
+  // Weights and the K/V blocks that were held at most since the last call.
+  int64_t TakePeakBytes();
+
+ private:
+  absl::Status CreateBackend(const HostConfig& config, const worker::EnginePolicy& policy,
+                             const OpenedModel& model);
+  absl::Status Reserve(const HostConfig& config, const worker::EnginePolicy& policy,
+                       const OpenedModel& model);
+
+  FakeClock virtual_clock_;
+  Clock* clock_ = RealClock();
+  std::function<void(int64_t)> wait_until_;
+  MetricsRegistry registry_;
+  std::unique_ptr<worker::Backend> backend_;
+  int32_t num_blocks_ = 0;
+  double load_s_ = 0;
+  std::unique_ptr<EngineTarget> target_;
+};
+
+}  // namespace ridge::bench

@@ -1,0 +1,120 @@
+#include "bench/ladder/ladder.h"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/hash.h"
+#include "common/status.h"
+#include "nlohmann/json.hpp"
+
+namespace ridge::bench {
+namespace {
+
+constexpr int32_t kArrivalsMaxBatch = 32;  // the slots of the series' engines
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf()))
+    return InvalidField("--source", absl::StrCat(path, ": cannot be read"));
+  return text.str();
+}
+
+int32_t LongestOf(const Workload& workload) {
+  int32_t longest = 0;
+  for (const WorkItem& item : workload.items)
+    longest = std::max(longest, item.prompt_tokens + item.max_tokens);
+  return longest;
+}
+
+std::string ParamsOf(const LadderConfig& config, const EngineHost& host) {
+  nlohmann::ordered_json params{{"max_batch", config.host.max_batch},
+                                {"chunk_tokens", config.host.chunk_tokens},
+                                {"max_context", config.host.max_context},
+                                {"kv_blocks", host.num_blocks()}};
+  const worker::PolicyNames& choices = config.choices;
+  const std::pair<const char*, const std::string*> names[] = {{"memory", &choices.memory},
+                                                              {"admission", &choices.admission},
+                                                              {"prefill", &choices.prefill},
+                                                              {"step", &choices.step},
+                                                              {"launch", &choices.launch},
+                                                              {"decode_attention", &choices.decode_attention},
+                                                              {"prefix_cache", &choices.prefix_cache}};
+  for (const auto& [name, value] : names) {
+    if (!value->empty()) params[name] = *value;
+  }
+  return params.dump();
+}
+
+// Runs `experiment` on each engine in turn.
+absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
+                           const std::function<absl::Status(const Subject&)>& experiment) {
+  const absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(config.host);
+  if (!model.ok()) return model.status();
+  const absl::StatusOr<std::string> source = ReadText(config.source_file);
+  if (!source.ok()) return source.status();
+  Prompts prompts = (*model)->MakePrompts(*source);
+  const std::string bench_id = RandomId().substr(0, 8);
+  for (const std::string& engine : config.engines) {
+    worker::PolicyNames names = config.choices;
+    names.engine = engine;
+    const absl::StatusOr<std::unique_ptr<EngineHost>> host = EngineHost::Open(config.host, names, **model);
+    if (!host.ok()) return host.status();
+    const std::string device_name = (*host)->info().device;
+    if (!absl::StrContains(device_name, config.expect_device)) {
+      return InvalidField("--expect_device",
+                          absl::StrCat("this is \"", device_name, "\", not \"", config.expect_device, "\""));
+    }
+    progress << "engine " << engine << " on " << device_name << ", loaded in " << (*host)->load_s() << " s"
+             << std::endl;
+    const RunContext context{.bench_id = bench_id,
+                             .version = RIDGE_VERSION,
+                             .commit = config.commit,
+                             .engine = engine,
+                             .engine_params = ParamsOf(config, **host),
+                             .model = (*model)->served().name,
+                             .dtype = "float16",
+                             .device = config.host.device,
+                             .device_name = device_name,
+                             .load_s = (*host)->load_s()};
+    absl::StatusOr<RecordFiles> records = RecordFiles::Open(config.out, context);
+    if (!records.ok()) return records.status();
+    const Subject subject{.target = (*host)->target(),
+                          .prompts = &prompts,
+                          .records = &*records,
+                          .max_batch = config.host.max_batch,
+                          .peak_memory = [&] { return (*host)->TakePeakBytes(); },
+                          .peak_memory_source = "weights and held KV blocks",
+                          .progress = &progress};
+    if (absl::Status status = experiment(subject); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Closed(LadderConfig config, const ClosedFlags& flags, std::ostream& progress) {
+  size_t largest = 0;
+  int32_t longest = 0;
+  for (const Workload& workload : flags.workloads) {
+    largest = std::max(largest, workload.items.size());
+    longest = std::max(longest, LongestOf(workload));
+  }
+  if (config.host.max_batch == 0) config.host.max_batch = static_cast<int32_t>(largest);
+  if (config.host.max_context == 0) config.host.max_context = longest;
+  return ForEachEngine(config, progress, [&](const Subject& subject) {
+    return RunClosed(subject, {flags.workloads, flags.warmups, flags.runs});
+  });
+}
+
+absl::Status ArrivalSweep(LadderConfig config, const OpenOptions& options, std::ostream& progress) {
+  if (config.host.max_batch == 0) config.host.max_batch = kArrivalsMaxBatch;
+  if (config.host.max_context == 0) config.host.max_context = LongestOf(options.workload);
+  return ForEachEngine(config, progress, [&](const Subject& subject) { return RunOpen(subject, options); });
+}
+
+}  // namespace ridge::bench

@@ -1,0 +1,34 @@
+// Flags of the experiments that run an engine in this process: closed and arrivals.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/ladder/engine_host.h"
+#include "bench/measure/experiment.h"
+
+namespace ridge::bench {
+
+struct LadderConfig {
+  HostConfig host;
+  std::vector<std::string> engines;  // presets
+  worker::PolicyNames choices;       // replace those of every preset
+  std::string out;                   // folder of the records; required
+  std::string source_file;           // text that prompts are cut from
+  std::string expect_device;         // what the device's name must contain; empty: anything
+  std::string commit;                // recorded
+};
+
+// Errors name the flag.
+absl::StatusOr<LadderConfig> LadderConfigFromFlags();
+
+struct ClosedFlags {
+  std::vector<Workload> workloads;
+  int warmups, runs;
+};
+absl::StatusOr<ClosedFlags> ClosedFlagsFromFlags();
+
+absl::StatusOr<OpenOptions> OpenOptionsFromFlags();
+
+}  // namespace ridge::bench

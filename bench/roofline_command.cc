@@ -1,0 +1,108 @@
+#include "bench/roofline_command.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <tuple>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "bench/flags/shared_flags.h"
+#include "bench/records/csv.h"
+#include "bench/records/latency.h"
+#include "bench/roofline/hardware_page.h"
+#include "bench/roofline/model_page.h"
+#include "common/status.h"
+#include "worker/model/open_model.h"
+
+ABSL_FLAG(std::string, card, "a10", "roofline: the card whose data sheet counts (an unknown one lists them)");
+ABSL_FLAG(std::vector<std::string>, records, {}, "roofline: runs.csv files to show beside the prediction");
+
+namespace ridge::bench {
+namespace {
+
+absl::Status Write(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file ? absl::OkStatus() : InvalidField("--out", absl::StrCat(path, ": cannot be written"));
+}
+
+struct Samples {
+  int64_t batch = 0, prompt_tokens = 0;
+  std::vector<double> ttft_s, itl_s;
+};
+
+// Medians over the recorded runs of each engine and workload; warm-ups and mixed batches are left out.
+absl::StatusOr<std::vector<Measured>> ReadRuns(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf()))
+    return InvalidField("--records", absl::StrCat(path, ": cannot be read"));
+  const std::string text = content.str();
+  absl::string_view rest = text;
+  const std::vector<std::string> names = TakeCsvRecord(&rest);
+  std::map<std::string, size_t> columns;
+  for (size_t i = 0; i < names.size(); ++i) columns[names[i]] = i;
+  for (const char* name :
+       {"engine", "workload", "is_warmup", "batch_size", "prompt_tokens", "ttft_s", "itl_p50_ms"}) {
+    if (!columns.contains(name))
+      return InvalidField("--records", absl::StrCat(path, ": no column \"", name, "\""));
+  }
+  std::map<std::tuple<std::string, int64_t, std::string>, Samples> groups;
+  while (!rest.empty()) {
+    const std::vector<std::string> fields = TakeCsvRecord(&rest);
+    if (fields.size() != names.size())
+      return InvalidField("--records", absl::StrCat(path, ": a line breaks off"));
+    const auto field = [&](const char* name) { return fields[columns[name]]; };
+    double ttft_s = 0, itl_ms = 0;
+    Samples run;
+    if (!absl::SimpleAtod(field("ttft_s"), &ttft_s) || !absl::SimpleAtod(field("itl_p50_ms"), &itl_ms) ||
+        !absl::SimpleAtoi(field("batch_size"), &run.batch) ||
+        !absl::SimpleAtoi(field("prompt_tokens"), &run.prompt_tokens)) {
+      return InvalidField("--records", absl::StrCat(path, ": a figure is not a number"));
+    }
+    if (field("is_warmup") == "True" || absl::StartsWith(field("workload"), "mixed")) continue;
+    Samples& group = groups[{field("engine"), run.prompt_tokens, field("workload")}];
+    group.batch = run.batch;
+    group.prompt_tokens = run.prompt_tokens;
+    group.ttft_s.push_back(ttft_s);
+    group.itl_s.push_back(itl_ms * 1e-3);
+  }
+  std::vector<Measured> measured;
+  for (const auto& [key, group] : groups) {
+    measured.push_back({absl::StrCat(std::get<0>(key), ", ", std::get<2>(key)), group.batch,
+                        group.prompt_tokens, Percentile(group.ttft_s, 50), Percentile(group.itl_s, 50)});
+  }
+  return measured;
+}
+
+}  // namespace
+
+absl::Status Roofline() {
+  const std::string out = absl::GetFlag(FLAGS_out), name = absl::GetFlag(FLAGS_model);
+  if (name.empty()) return InvalidField("--model", "required");
+  if (out.empty()) return InvalidField("--out", "required");
+  const absl::StatusOr<DataSheet> card = FindDataSheet(absl::GetFlag(FLAGS_card));
+  if (!card.ok()) return InvalidField("--card", card.status().message());
+  const absl::StatusOr<std::unique_ptr<worker::WeightSource>> model = worker::OpenModel(name);
+  if (!model.ok()) return InvalidField("--model", model.status().message());
+  std::vector<Measured> measured;
+  for (const std::string& path : absl::GetFlag(FLAGS_records)) {
+    const absl::StatusOr<std::vector<Measured>> runs = ReadRuns(path);
+    if (!runs.ok()) return runs.status();
+    measured.insert(measured.end(), runs->begin(), runs->end());
+  }
+  std::error_code error;
+  std::filesystem::create_directories(out, error);
+  if (error) return InvalidField("--out", absl::StrCat(out, ": ", error.message()));
+  absl::Status status = Write(out + "/hardware.md", HardwarePage((*model)->config(), *card, measured));
+  status.Update(Write(out + "/model.html", ModelPage((*model)->config(), *card)));
+  return status;
+}
+
+}  // namespace ridge::bench
