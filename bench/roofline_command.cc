@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <tuple>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/flags/shared_flags.h"
 #include "bench/records/csv.h"
+#include "bench/records/gzip_file.h"
 #include "bench/records/latency.h"
 #include "bench/roofline/hardware_page.h"
 #include "bench/roofline/model_page.h"
@@ -20,7 +20,7 @@
 #include "worker/model/open_model.h"
 
 ABSL_FLAG(std::string, card, "a10", "roofline: the card whose data sheet counts (an unknown one lists them)");
-ABSL_FLAG(std::vector<std::string>, records, {}, "roofline: runs.csv files to show beside the prediction");
+ABSL_FLAG(std::vector<std::string>, records, {}, "roofline: runs.csv.gz files to show beside the prediction");
 
 namespace ridge::bench {
 namespace {
@@ -39,12 +39,9 @@ struct Samples {
 
 // Medians over the recorded runs of each engine and workload; warm-ups and mixed batches are left out.
 absl::StatusOr<std::vector<Measured>> ReadRuns(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (!file || !(content << file.rdbuf()))
-    return InvalidField("--records", absl::StrCat(path, ": cannot be read"));
-  const std::string text = content.str();
-  absl::string_view rest = text;
+  const absl::StatusOr<std::string> text = ReadGzip(path);
+  if (!text.ok()) return InvalidField("--records", text.status().message());
+  absl::string_view rest = *text;
   const std::vector<std::string> names = TakeCsvRecord(&rest);
   std::map<std::string, size_t> columns;
   for (size_t i = 0; i < names.size(); ++i) columns[names[i]] = i;

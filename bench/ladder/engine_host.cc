@@ -64,15 +64,16 @@ absl::StatusOr<std::unique_ptr<EngineHost>> EngineHost::Open(const HostConfig& c
   auto host = std::make_unique<EngineHost>();
   host->wait_until_ = SleepUntil;
   const int64_t begin_ns = RealClock()->NowNs();
-  absl::Status status = host->CreateBackend(config, *policy, model);
+  absl::Status status = host->CreateBackend(config, names, model);
   if (status.ok()) status = host->Reserve(config, *policy, model);
   if (!status.ok()) return status;
   host->load_s_ = static_cast<double>(RealClock()->NowNs() - begin_ns) * 1e-9;
   return host;
 }
 
-absl::Status EngineHost::CreateBackend(const HostConfig& config, const worker::EnginePolicy& policy,
+absl::Status EngineHost::CreateBackend(const HostConfig& config, const worker::PolicyNames& names,
                                        const OpenedModel& model) {
+  const worker::EnginePolicy policy = worker::PolicyOf(names).value();
   if (config.virtual_clock && absl::StartsWith(config.device, worker::kSimulatedPrefix)) {
     const absl::StatusOr<worker::SimulatedCard> card =
         worker::LoadCard(absl::StripPrefix(config.device, worker::kSimulatedPrefix));
@@ -89,8 +90,10 @@ absl::Status EngineHost::CreateBackend(const HostConfig& config, const worker::E
     backend_ = std::make_unique<worker::SimulatedBackend>(*card, model.source().config(), options);
     return absl::OkStatus();
   }
+  worker::WorkerConfig worker_config = ToWorkerConfig(config);
+  worker_config.policy = names;
   absl::StatusOr<std::unique_ptr<worker::Backend>> backend =
-      worker::CreateBackend(ToWorkerConfig(config), policy, model.source(), &registry_);
+      worker::CreateBackend(worker_config, model.source(), &registry_);
   if (!backend.ok()) return backend.status();
   backend_ = *std::move(backend);
   return absl::OkStatus();

@@ -63,7 +63,7 @@ class EngineHost {
   int64_t TakePeakBytes();
 
  private:
-  absl::Status CreateBackend(const HostConfig& config, const worker::EnginePolicy& policy,
+  absl::Status CreateBackend(const HostConfig& config, const worker::PolicyNames& names,
                              const OpenedModel& model);
   absl::Status Reserve(const HostConfig& config, const worker::EnginePolicy& policy,
                        const OpenedModel& model);

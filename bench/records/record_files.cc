@@ -1,10 +1,8 @@
 #include "bench/records/record_files.h"
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -12,42 +10,25 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "bench/records/csv.h"
-#include "zlib.h"
+#include "bench/records/gzip_file.h"
 
 namespace ridge::bench {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kRuns[] = "runs.csv";
+constexpr char kRuns[] = "runs.csv.gz";
 constexpr char kRunLines[] = "runs.jsonl.gz";
-constexpr char kArrivals[] = "arrivals.csv";
-
-absl::Status Append(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::app);
-  file << text;
-  file.close();
-  return file ? absl::OkStatus() : absl::UnavailableError(path + ": cannot be written");
-}
-
-// One more member of a gzip file, which readers take as one text.
-absl::Status AppendGzip(const std::string& path, const std::string& text) {
-  gzFile file = gzopen(path.c_str(), "ab9");
-  if (file == nullptr) return absl::UnavailableError(path + ": cannot be written");
-  const bool written = gzfwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = gzclose(file) == Z_OK;
-  return written && closed ? absl::OkStatus() : absl::UnavailableError(path + ": cannot be written");
-}
+constexpr char kArrivals[] = "arrivals.csv.gz";
 
 // A CSV file with a header, record by record.
 class CsvFile {
  public:
   static absl::StatusOr<std::optional<CsvFile>> Open(const std::string& path, const std::string& header) {
-    if (!fs::exists(path)) return std::nullopt;
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    if (!file || !(text << file.rdbuf())) return absl::UnavailableError(path + ": cannot be read");
-    CsvFile csv(path, text.str());
+    absl::StatusOr<std::string> text = ReadGzip(path);
+    if (absl::IsNotFound(text.status())) return std::nullopt;
+    if (!text.ok()) return text.status();
+    CsvFile csv(path, *std::move(text));
     if (csv.text_.substr(0, header.size()) != header) {
       return absl::FailedPreconditionError(
           absl::StrCat(path, ": its columns are not those of schema ", kRecordSchema));
@@ -164,7 +145,7 @@ absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records) {
   const std::string csv = folder_ + "/" + kRuns;
   if (!fs::exists(csv)) rows = RunCsvHeader() + rows;
   absl::Status status = AppendGzip(folder_ + "/" + kRunLines, lines);
-  return status.ok() ? Append(csv, rows) : status;
+  return status.ok() ? AppendGzip(csv, rows) : status;
 }
 
 absl::Status RecordFiles::AddSweep(absl::Span<const ArrivalRecord> records) {
@@ -175,7 +156,7 @@ absl::Status RecordFiles::AddSweep(absl::Span<const ArrivalRecord> records) {
   }
   const std::string csv = folder_ + "/" + kArrivals;
   if (!fs::exists(csv)) rows = ArrivalCsvHeader() + rows;
-  return Append(csv, rows);
+  return AppendGzip(csv, rows);
 }
 
 }  // namespace ridge::bench

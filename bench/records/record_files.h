@@ -1,5 +1,5 @@
-// The files of a measurement: runs.csv, runs.jsonl.gz and arrivals.csv in one folder. They grow run by run,
-// so that a sweep that broke off goes on where it stopped: what is complete in the files is not measured
+// The files of a measurement: runs.csv.gz, runs.jsonl.gz and arrivals.csv.gz in one folder. They grow run by
+// run, so that a sweep that broke off goes on where it stopped: what is complete in the files is not measured
 // again.
 //
 // A run is written whole or not at all: its lines reach the files in one write each after the last sequence

@@ -18,7 +18,8 @@ TargetResult Result(double sent_s, double start_s, std::vector<double> token_s) 
 
 std::vector<TargetRequest> At(const std::vector<double>& arrivals_s) {
   std::vector<TargetRequest> requests;
-  for (double arrival_s : arrivals_s) requests.push_back({.prompt_ids = nullptr, .max_tokens = 3, .arrival_s = arrival_s});
+  for (double arrival_s : arrivals_s)
+    requests.push_back({.prompt_ids = nullptr, .max_tokens = 3, .arrival_s = arrival_s});
   return requests;
 }
 

@@ -2,13 +2,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "bench/records/gzip_file.h"
 #include "gtest/gtest.h"
-#include "zlib.h"
 
 namespace ridge::bench {
 namespace {
@@ -35,13 +34,7 @@ class RecordFilesTest : public ::testing::Test {
     return record;
   }
 
-  std::string RunLines() const {
-    gzFile file = gzopen(absl::StrCat(folder_, "/runs.jsonl.gz").c_str(), "rb");
-    std::string text(1 << 20, '\0');
-    text.resize(gzread(file, text.data(), static_cast<unsigned>(text.size())));
-    gzclose(file);
-    return text;
-  }
+  std::string RunLines() const { return *ReadGzip(absl::StrCat(folder_, "/runs.jsonl.gz")); }
 
   std::string folder_;
   RunContext context_;
@@ -82,19 +75,28 @@ TEST_F(RecordFilesTest, RefusesRecordsOfAnotherCardOrModel) {
   context_.device_name = "another card";
   const absl::Status status = RecordFiles::Open(folder_, context_).status();
   EXPECT_EQ(status.message(), absl::StrCat(folder_,
-                                           "/runs.csv, record 1: device_name is \"card\", this run's is "
+                                           "/runs.csv.gz, record 1: device_name is \"card\", this run's is "
                                            "\"another card\""));
 }
 
 TEST_F(RecordFilesTest, RefusesOtherColumnsAndBrokenLines) {
   ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}).ok());
-  const std::string path = absl::StrCat(folder_, "/runs.csv");
-  std::ofstream(path, std::ios::app) << "half,a,line";
+  const std::string path = absl::StrCat(folder_, "/runs.csv.gz");
+  ASSERT_TRUE(AppendGzip(path, "half,a,line").ok());
   EXPECT_TRUE(absl::StrContains(RecordFiles::Open(folder_, context_).status().message(),
-                                "runs.csv, record 2: 3 fields"));
-  std::ofstream(path) << "other,columns\n";
+                                "runs.csv.gz, record 2: 3 fields"));
+  std::filesystem::remove(path);
+  ASSERT_TRUE(AppendGzip(path, "other,columns\n").ok());
   EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
             absl::StrCat(path, ": its columns are not those of schema 1"));
+}
+
+TEST_F(RecordFilesTest, NamesAFileThatIsDamaged) {
+  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}).ok());
+  const std::string path = absl::StrCat(folder_, "/runs.csv.gz");
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 9);
+  EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
+            absl::StrCat(path, ": breaks off or is damaged"));
 }
 
 }  // namespace

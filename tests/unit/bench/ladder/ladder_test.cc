@@ -1,0 +1,106 @@
+#include "bench/ladder/ladder.h"
+
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "bench/records/csv.h"
+#include "bench/records/gzip_file.h"
+#include "bench/workload/draw.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace ridge::bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Row = std::map<std::string, std::string>;
+
+class LadderTest : public ::testing::Test {
+ protected:
+  LadderTest() {
+    config_.host.model = "synthetic:qwen2.5-1.5b";
+    config_.host.device = "simulated:a10-series";
+    config_.host.max_batch = 0;
+    config_.choices.prefix_cache = "off";
+    config_.source_file = RIDGE_SOURCE_DIR "/bench/traces/prompt_source.txt";
+    config_.out = absl::StrCat(::testing::TempDir(), "/ladder_",
+                               ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(config_.out);
+  }
+  ~LadderTest() override { std::filesystem::remove_all(config_.out); }
+
+  std::vector<Row> Rows(const std::string& file) const {
+    const std::string text = *ReadGzip(absl::StrCat(config_.out, "/", file));
+    absl::string_view rest = text;
+    const std::vector<std::string> names = TakeCsvRecord(&rest);
+    std::vector<Row> rows;
+    while (!rest.empty()) {
+      const std::vector<std::string> fields = TakeCsvRecord(&rest);
+      Row& row = rows.emplace_back();
+      for (size_t i = 0; i < names.size(); ++i) row[names[i]] = fields[i];
+    }
+    return rows;
+  }
+
+  LadderConfig config_;
+  std::ostringstream progress_;
+};
+
+TEST_F(LadderTest, ClosedRunsOfAllEnginesGiveTheSameTokens) {
+  config_.engines = {"naive",   "cached", "batched", "continuous", "paged",
+                     "chunked", "fused",  "flash",   "ridge"};
+  const absl::Status status =
+      Closed(config_, {{UniformDraw(16, 8, 1), UniformDraw(300, 8, 3), MixedDraw(0, 4)}, 1, 1}, progress_);
+  ASSERT_TRUE(status.ok()) << status;
+  const std::vector<Row> rows = Rows("runs.csv.gz");
+  EXPECT_EQ(rows.size(), 9 * 2 * (1 + 3 + 4));
+  std::map<std::string, std::string> outputs;  // by workload and sequence
+  for (const Row& row : rows) {
+    const std::string key = absl::StrCat(row.at("workload"), " ", row.at("sequence_index"));
+    const std::string& first = outputs.emplace(key, row.at("output_sha8")).first->second;
+    EXPECT_EQ(row.at("output_sha8"), first) << row.at("engine") << " " << key;
+  }
+  EXPECT_EQ(outputs.size(), 8);
+  EXPECT_THAT(progress_.str(), HasSubstr("engine naive on simulated: NVIDIA A10"));
+}
+
+TEST_F(LadderTest, WithoutACacheALongPromptSlowsEveryToken) {
+  config_.engines = {"naive", "cached"};
+  ASSERT_TRUE(Closed(config_, {{UniformDraw(4096, 16, 1)}, 0, 1}, progress_).ok());
+  const std::vector<Row> rows = Rows("runs.csv.gz");
+  const double naive_ms = std::stod(rows[0].at("itl_p50_ms")),
+               cached_ms = std::stod(rows[1].at("itl_p50_ms"));
+  EXPECT_GT(naive_ms, 10 * cached_ms);
+}
+
+TEST_F(LadderTest, AnOpenSweepRecordsEveryRequest) {
+  config_.engines = {"chunked"};
+  OpenOptions options{.workload = MixedDraw(0, 40), .rates = {0.5, 100}};
+  ASSERT_TRUE(ArrivalSweep(config_, options, progress_).ok());
+  const std::vector<Row> rows = Rows("arrivals.csv.gz");
+  ASSERT_EQ(rows.size(), 80);
+  double slow_queue_s = 0, fast_queue_s = 0;
+  for (const Row& row : rows) {
+    EXPECT_EQ(row.at("end"), "length");
+    EXPECT_EQ(row.at("completion_tokens"), row.at("budget"));
+    EXPECT_EQ(row.at("max_batch"), "32");
+    (row.at("rate") == "0.5" ? slow_queue_s : fast_queue_s) += std::stod(row.at("queue_s"));
+  }
+  EXPECT_LT(slow_queue_s / 40, 0.1);
+  EXPECT_GT(fast_queue_s / 40, 0.5);
+}
+
+TEST_F(LadderTest, RefusesAnotherDeviceThanTheExpectedOne) {
+  config_.engines = {"ridge"};
+  config_.expect_device = "NVIDIA H200";
+  const absl::Status status = Closed(config_, {{UniformDraw(16, 8, 1)}, 0, 1}, progress_);
+  EXPECT_EQ(status.message(),
+            "--expect_device: this is \"simulated: NVIDIA A10, the series' engines\", not \"NVIDIA H200\"");
+  EXPECT_FALSE(std::filesystem::exists(config_.out));
+}
+
+}  // namespace
+}  // namespace ridge::bench
