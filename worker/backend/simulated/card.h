@@ -17,11 +17,14 @@ struct SimulatedCard {
   std::string device;       // for people: "NVIDIA A10"
   double memory_bytes = 0;  // of the device
   // Rates; 0 is infinitely fast.
-  double weight_bytes_per_second = 0;  // reading the weights, once a step
-  double flops_per_second = 0;         // matrix multiplications
-  double prefill_attention_flops = 0;  // a second, in attention of rows whose tokens come from the host
-  double one_pass_kv_bytes = 0;        // a second, read by decode rows' attention in one pass
-  double split_kv_bytes = 0;           // a second, where attention of a row is split over its K and V
+  double weight_bytes_per_second = 0;     // reading the weights, once a step
+  double flops_per_second = 0;            // matrix multiplications
+  double prefill_attention_flops = 0;     // a second, in attention of rows whose tokens come from the host
+  double attention_bytes_per_second = 0;  // K and V moved by decode rows' attention
+  // How often that moves each byte of K and V: in one pass, in a rectangle (StepPlan::padded_width), split.
+  double one_pass_transfers = 0;
+  double rectangle_transfers = 0;
+  double split_transfers = 0;
   // Times.
   double step_us = 0;             // of a step, beside everything else, on the host
   double launches_per_layer = 0;  // device operations of a layer

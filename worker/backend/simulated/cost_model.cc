@@ -22,8 +22,10 @@ CostModel::CostModel(const SimulatedCard& card, const ModelConfig& model, bool s
   row_ns_ = NsPerUnit(2 * linear, card.flops_per_second);
   output_ns_ = NsPerUnit(2 * output, card.flops_per_second);
   prefill_pair_ns_ = NsPerUnit(4.0 * model.q_size() * model.num_layers, card.prefill_attention_flops);
-  decode_position_ns_ = NsPerUnit(static_cast<double>(model.kv_bytes_per_token()),
-                                  split_attention ? card.split_kv_bytes : card.one_pass_kv_bytes);
+  const double transfer_ns =
+      NsPerUnit(static_cast<double>(model.kv_bytes_per_token()), card.attention_bytes_per_second);
+  row_position_ns_ = transfer_ns * (split_attention ? card.split_transfers : card.one_pass_transfers);
+  rectangle_position_ns_ = transfer_ns * card.rectangle_transfers;
   prepare_ns_ = card.step_us * kNsPerUs;
   launch_ns_ = replay ? 0 : launches * card.launch_us * kNsPerUs;
   replay_ns_ = replay ? launches * card.replay_launch_us * kNsPerUs : 0;
@@ -40,10 +42,10 @@ StepCost CostModel::Of(const StepPlan& plan) const {
     if (!segment.first_row_from_slot) prefill_pairs += rows * segment.first_position + rows * (rows + 1) / 2;
   }
   const auto decode_positions = static_cast<double>(total.kv_positions - prefill_pairs);
-  const double device = weights_ns_ + static_cast<double>(total.rows) * row_ns_ +
-                        static_cast<double>(outputs) * output_ns_ +
-                        static_cast<double>(prefill_pairs) * prefill_pair_ns_ +
-                        decode_positions * decode_position_ns_ + replay_ns_;
+  const double device =
+      weights_ns_ + static_cast<double>(total.rows) * row_ns_ + static_cast<double>(outputs) * output_ns_ +
+      static_cast<double>(prefill_pairs) * prefill_pair_ns_ +
+      decode_positions * (plan.padded_width > 0 ? rectangle_position_ns_ : row_position_ns_) + replay_ns_;
   return {static_cast<int64_t>(prepare_ns_), static_cast<int64_t>(launch_ns_), static_cast<int64_t>(device)};
 }
 

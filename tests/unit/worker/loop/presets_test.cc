@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "bench/workload/draw.h"
 #include "gtest/gtest.h"
-#include "tests/support/mixed_draw.h"
 #include "worker/backend/simulated/simulated_backend.h"
 #include "worker/loop/engine_core.h"
 #include "worker/model/open_model.h"
@@ -44,9 +44,8 @@ class PresetsTest : public testing::Test {
   }
 
   void AddMixedDraw(size_t count) {
-    const std::vector<DrawnRequest> draw =
-        ReadMixedDraw(RIDGE_TEST_DATA_DIR "/seed-series/mixed-draw-400.csv");
-    for (size_t i = 0; i < count; ++i) Add(draw[i].prompt_tokens, draw[i].new_tokens);
+    for (const bench::WorkItem& item : bench::MixedDraw(0, static_cast<int32_t>(count)).items)
+      Add(item.prompt_tokens, item.max_tokens);
   }
 
   void Take(const std::vector<OutputItem>& items) {

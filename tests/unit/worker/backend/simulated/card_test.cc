@@ -17,7 +17,8 @@ constexpr char kText[] =
     "# a comment\n"
     "device A card of ours  # and another\n"
     "memory_bytes 24e9\nweight_bytes_per_second 5e11\nflops_per_second 4.5e13\n"
-    "prefill_attention_flops 1\none_pass_kv_bytes 2\nsplit_kv_bytes 3\nstep_us 4\n"
+    "prefill_attention_flops 1\nattention_bytes_per_second 2\none_pass_transfers 3\nrectangle_transfers "
+    "3\nsplit_transfers 1\nstep_us 4\n"
     "launches_per_layer 5\nlaunches_per_step 6\nlaunch_us 16.5\nreplay_launch_us 0\n";
 
 std::string Message(const std::string& text) {
@@ -38,17 +39,17 @@ TEST(CardTest, ReadsEveryKey) {
 
 TEST(CardTest, SaysWhichLineAndKeyAreWrong) {
   EXPECT_EQ(Message(absl::StrReplaceAll(kText, {{"16.5", "fast"}})),
-            "x.txt: line 12: launch_us: \"fast\" is not a number of 0 or more");
+            "x.txt: line 14: launch_us: \"fast\" is not a number of 0 or more");
   EXPECT_EQ(Message(absl::StrReplaceAll(kText, {{"16.5", "-1"}})),
-            "x.txt: line 12: launch_us: \"-1\" is not a number of 0 or more");
+            "x.txt: line 14: launch_us: \"-1\" is not a number of 0 or more");
   EXPECT_EQ(Message(absl::StrReplaceAll(kText, {{"16.5", "inf"}})),
-            "x.txt: line 12: launch_us: \"inf\" is not a number of 0 or more");
+            "x.txt: line 14: launch_us: \"inf\" is not a number of 0 or more");
   EXPECT_EQ(Message(absl::StrReplaceAll(kText, {{"step_us 4", "step_us"}})),
-            "x.txt: line 9: step_us: no value");
+            "x.txt: line 11: step_us: no value");
   EXPECT_EQ(Message(absl::StrReplaceAll(kText, {{"step_us", "steps_us"}})),
-            "x.txt: line 9: steps_us: unknown key");
-  EXPECT_EQ(Message(absl::StrCat(kText, "step_us 4\n")), "x.txt: line 14: step_us: given twice");
-  EXPECT_EQ(Message("device x\n# nothing else\n").substr(0, 40), "x.txt: missing: flops_per_second, launch");
+            "x.txt: line 11: steps_us: unknown key");
+  EXPECT_EQ(Message(absl::StrCat(kText, "step_us 4\n")), "x.txt: line 16: step_us: given twice");
+  EXPECT_EQ(Message("device x\n# nothing else\n").substr(0, 35), "x.txt: missing: attention_bytes_per");
 }
 
 TEST(CardTest, EveryBuiltInCardIsWhole) {

@@ -45,8 +45,10 @@ TEST(CostModelTest, CountsTheMultiplicationsOfRowsAndOutputs) {
 TEST(CostModelTest, AttentionOfPromptsIsArithmeticAndOfDecodingIsReading) {
   SimulatedCard card;
   card.prefill_attention_flops = 1e12;
-  card.one_pass_kv_bytes = 28672e6;  // a position a microsecond
-  card.split_kv_bytes = 286720e6;
+  card.attention_bytes_per_second = 286720e6;  // ten positions a microsecond
+  card.one_pass_transfers = 10;
+  card.rectangle_transfers = 20;
+  card.split_transfers = 1;
   StepPlan prompt;
   prompt.segments = {{0, 0, 1000, false, 0, 1}};
   // 86,016 a squared token, as half of 172,032 a pair.
@@ -56,7 +58,7 @@ TEST(CostModelTest, AttentionOfPromptsIsArithmeticAndOfDecodingIsReading) {
   StepPlan padded = Decode(4, 999);
   padded.padded_rows = 3;
   padded.padded_width = 2000;
-  EXPECT_NEAR(DeviceMs(card, padded), 14.0, 1e-3);
+  EXPECT_NEAR(DeviceMs(card, padded), 28.0, 1e-3);
 }
 
 TEST(CostModelTest, LaunchesAreTheHostsOnAStreamAndTheDevicesInAGraph) {
