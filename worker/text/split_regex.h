@@ -1,7 +1,7 @@
 // The regular expressions of tokenizer files, which are written for Oniguruma, in PCRE2's dialect.
 //
-// White space is Unicode's White_Space, and \p{L}, \p{N}, \p{M} are those of Unicode 16, whatever version
-// the installed PCRE2 has. The result is meant for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE.
+// White space is Unicode's White_Space, and the properties of unicode_classes.h are those of Unicode 16,
+// whatever version the installed PCRE2 has. The result is meant for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE.
 #pragma once
 
 #include <string>

@@ -73,15 +73,34 @@ TEST(SplitPattern, AnchorsAtLines) {
 
 TEST(SplitPattern, RefusesWhatTheDialectsReadDifferently) {
   for (const char* regex :
-       {"\\h", "[a[b]]", "[a&&b]", "[\\P{L}]", "(?m:.)", "a{1,2}+", "\\K", "(?<x>a)\\k<x>"}) {
+       {"\\h",     "\\v",         "\\w+",          "[^\\W]",      "\\bx",    "x\\B",         "\\G",
+        "\\Qa\\E", "[[:alpha:]]", "[[:^digit:]]",  "[a[b]]",      "[a&&b]",  "[\\P{L}]",     "[\\D]",
+        "\\p{Mn}", "\\p{Greek}",  "\\p{Nonsense}", "(?m:.)",      "(*UTF)a", "a{1,2}+",      "a{2}?",
+        "a{,2}",   "(?i:ss)",     "(?i:Fi)",       "(?i:\u00e9)", "\\K",     "(?<x>a)\\k<x>"}) {
     const absl::Status status = SplitPattern::Compile({regex}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << regex << ": " << status;
   }
-  for (const char* regex : {"(", "[a", "a**", "\\p{Nonsense}", "\\p{", "\\", "(?<=a*)"}) {
+  for (const char* regex : {"(", "[a", "a**", "\\p{", "\\", "(?<=a*)"}) {
     const absl::Status status = SplitPattern::Compile({regex}).status();
     EXPECT_FALSE(status.ok()) << regex;
   }
-  EXPECT_TRUE(SplitPattern::Compile({"[[:alpha:]]|[]a]|[^]a]|(?i:x)|(?:y)|(?=z)|(?<!q)r"}).ok());
+  EXPECT_TRUE(
+      SplitPattern::Compile({"[[:digit:][:space:]]|[]a]|[^]a]|(?i:x)|(?:y)|(?=z)|(?<!q)r|b{2}|c{1,}?|{"})
+          .ok());
+}
+
+// Each as the `tokenizers` package cuts it.
+TEST(SplitPattern, ReadsClassesAsOnigurumaDoes) {
+  EXPECT_THAT(Cut({"\\d+"}, "a1\U00010d40b\u00b2"), ElementsAre("a", "1\U00010d40", "b\u00b2"));
+  EXPECT_THAT(Cut({"[[:digit:]]+"}, "a1\U00010d40"), ElementsAre("a", "1\U00010d40"));
+  EXPECT_THAT(Cut({"\\D+"}, "1ab"), ElementsAre("1", "ab"));
+  EXPECT_THAT(Cut({"[[:space:]]+"}, "a \u0085b\u180e"), ElementsAre("a", " \u0085", "b\u180e"));
+  EXPECT_THAT(Cut({"[\\s\\S]+"}, "a\u180eb"), ElementsAre("a\u180eb"));
+  // U+1B4E and U+1FAE9 are newer than Unicode 14.
+  EXPECT_THAT(Cut({"\\p{P}+"}, "a!\u1b4eb"), ElementsAre("a", "!\u1b4e", "b"));
+  EXPECT_THAT(Cut({"[\\p{P}\\p{S}]+"}, "a+\U0001fae9b"), ElementsAre("a", "+\U0001fae9", "b"));
+  // U+3001 is used with Han, and is not of that script; U+31350 is newer.
+  EXPECT_THAT(Cut({"\\p{Han}+"}, "a\u4e2d\U00031350\u3001"), ElementsAre("a", "\u4e2d\U00031350", "\u3001"));
 }
 
 // Both would take years: one match of 2^200 steps, and a million matches of a million steps each.
