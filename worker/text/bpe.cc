@@ -51,6 +51,9 @@ bool MergeResolver::Resolve(absl::string_view left, absl::string_view right, Tok
 
 Bpe::Bpe(const TokenizerSpec& spec) {
   byte_ids_.fill(-1);
+  unknown_id_ = spec.unknown_id;
+  fuse_unknown_ = spec.fuse_unknown;
+  unknown_is_special_ = unknown_id_ >= 0 && spec.tokens[unknown_id_].kind == TokenKind::kSpecial;
   for (size_t id = 0; id < spec.tokens.size(); ++id) {
     const TokenizerSpec::Token& token = spec.tokens[id];
     // Plain text must not become a control token.
@@ -84,13 +87,29 @@ void Bpe::Encode(absl::string_view word, BpeScratch& scratch, std::vector<TokenI
     return;
   }
   const size_t begin = ids->size();
+  scratch.lacks_bytes_ = false;
   Merge(word, scratch, ids);
   const size_t count = ids->size() - begin;
   if (count > BpeScratch::kCachedIds) return;
+  if (scratch.lacks_bytes_ && unknown_is_special_) return;  // another text may get another answer
   cached.size = static_cast<uint8_t>(word.size());
   cached.count = static_cast<uint8_t>(count);
   std::memcpy(cached.bytes, word.data(), word.size());
   std::copy_n(ids->data() + begin, count, cached.ids);
+}
+
+void Bpe::TakeBytes(absl::string_view word, BpeScratch& scratch) const {
+  const TokenId unknown = unknown_is_special_ && !scratch.with_special_ ? -1 : unknown_id_;
+  scratch.ids_.clear();
+  bool was_unknown = false;
+  for (const char byte : word) {
+    TokenId id = byte_ids_[static_cast<uint8_t>(byte)];
+    const bool is_unknown = id < 0;
+    if (is_unknown) id = was_unknown && fuse_unknown_ ? -1 : unknown;
+    scratch.lacks_bytes_ |= is_unknown;
+    if (id >= 0) scratch.ids_.push_back(id);
+    was_unknown = is_unknown;
+  }
 }
 
 void Bpe::Merge(absl::string_view word, BpeScratch& scratch, std::vector<TokenId>* ids) const {
@@ -98,11 +117,7 @@ void Bpe::Merge(absl::string_view word, BpeScratch& scratch, std::vector<TokenId
     const auto whole = whole_ids_.find(word);
     if (whole != whole_ids_.end()) return ids->push_back(whole->second);
   }
-  scratch.ids_.clear();
-  for (const char byte : word) {
-    const TokenId id = byte_ids_[static_cast<uint8_t>(byte)];
-    if (id >= 0) scratch.ids_.push_back(id);
-  }
+  TakeBytes(word, scratch);
   if (scratch.ids_.size() > kMostForSearch) return MergeByHeap(scratch, ids);
   MergeBySearch(scratch);
   ids->insert(ids->end(), scratch.ids_.begin(), scratch.ids_.end());

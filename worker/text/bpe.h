@@ -23,6 +23,9 @@ class BpeScratch {
  public:
   BpeScratch();
 
+  // Before each text: whether it may become special tokens.
+  void Begin(bool with_special) { with_special_ = with_special; }
+
   // Gives back what a very long word needed.
   void Shrink();
 
@@ -47,6 +50,8 @@ class BpeScratch {
   };
 
   std::vector<CachedWord> cache_;  // by the word's hash
+  bool with_special_ = false;
+  bool lacks_bytes_ = false;  // the vocabulary, of the word at hand
   std::vector<TokenId> ids_;
   std::vector<int32_t> ranks_;
   std::vector<Symbol> symbols_;
@@ -76,21 +81,27 @@ class Bpe {
   // `spec` outlives it, but for its merges.
   explicit Bpe(const TokenizerSpec& spec);
 
-  // Appends the word's tokens. Bytes that the vocabulary lacks are dropped before the merges. Requires a word
-  // that is not empty.
+  // Appends the word's tokens. A byte that the vocabulary lacks becomes the spec's unknown token, or is
+  // dropped where there is none; and where that one is special and the text may not become special tokens.
+  // Requires a word that is not empty.
   void Encode(absl::string_view word, BpeScratch& scratch, std::vector<TokenId>* ids) const;
 
  private:
   static constexpr int32_t kNoMerge = INT32_MAX;
 
   void Merge(absl::string_view word, BpeScratch& scratch, std::vector<TokenId>* ids) const;
+  // The symbols that the merges begin with, into scratch.ids_.
+  void TakeBytes(absl::string_view word, BpeScratch& scratch) const;
   // Both take the symbols in scratch.ids_; the result is there, or appended.
   void MergeBySearch(BpeScratch& scratch) const;
   void MergeByHeap(BpeScratch& scratch, std::vector<TokenId>* ids) const;
   // kNoMerge where these do not merge.
   int32_t RankOf(TokenId left, TokenId right) const;
 
-  std::array<TokenId, 256> byte_ids_;                          // -1: not in the vocabulary
+  std::array<TokenId, 256> byte_ids_;  // -1: not in the vocabulary
+  TokenId unknown_id_ = -1;            // in place of those
+  bool fuse_unknown_ = false;
+  bool unknown_is_special_ = false;
   absl::flat_hash_map<absl::string_view, TokenId> whole_ids_;  // by bytes; filled for ignore_merges only
   absl::flat_hash_map<uint64_t, int32_t> ranks_;               // by the ids of both parts
   std::vector<TokenId> merged_;                                // by rank

@@ -72,8 +72,9 @@ class TokenizerJson {
         reader_.FailUnsupported("not supported");
       }
     } else if (field == "unk_token") {
-      has_unknown_ = !reader_.TakeNull();
-      if (has_unknown_) reader_.String();
+      if (!reader_.TakeNull()) unknown_ = reader_.String();
+    } else if (field == "fuse_unk") {
+      spec_.fuse_unknown = !reader_.TakeNull() && reader_.Bool();
     } else {
       reader_.Skip();
     }
@@ -229,16 +230,32 @@ class TokenizerJson {
       return reader_.FailUnsupported(
           "pre_tokenizer: only byte-level BPE is supported, and no ByteLevel is here");
     }
-    if (!has_unknown_) return;
+    if (unknown_.has_value()) FindUnknown();
+  }
+
+  // Whether a text can hold a byte that is no token.
+  bool LacksBytes() const {
     bool has_byte[256] = {};
     for (const TokenizerSpec::Token& token : spec_.tokens) {
       if (token.kind == TokenKind::kNormal && token.bytes.size() == 1) {
         has_byte[static_cast<uint8_t>(token.bytes[0])] = true;
       }
     }
-    for (const bool has : has_byte) {
-      if (!has)
-        return reader_.FailUnsupported("model.unk_token: not supported where single bytes are missing");
+    for (int byte = 0; byte < 0xF5; ++byte) {
+      if (!has_byte[byte] && byte != 0xC0 && byte != 0xC1) return true;
+    }
+    return false;
+  }
+
+  void FindUnknown() {
+    for (size_t id = 0; id < spec_.tokens.size(); ++id) {
+      const TokenizerSpec::Token& token = spec_.tokens[id];
+      if (token.kind != TokenKind::kUnused && token.bytes == *unknown_)
+        spec_.unknown_id = static_cast<TokenId>(id);
+    }
+    if (spec_.unknown_id < 0 && LacksBytes()) {
+      reader_.Fail(
+          absl::StrCat("model.unk_token: ", JsonQuote(unknown_->substr(0, 40)), " is not one of the tokens"));
     }
   }
 
@@ -269,7 +286,7 @@ class TokenizerJson {
   HfPostProcessor post_processor_;
   std::optional<JsonReader::Place> merges_;
   bool has_model_ = false;
-  bool has_unknown_ = false;
+  std::optional<std::string> unknown_;
 };
 
 }  // namespace

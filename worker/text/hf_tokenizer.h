@@ -21,8 +21,8 @@ absl::StatusOr<TokenizerSpec> TokenizerSpecFromHfDirectory(const std::string& di
 // The text of a tokenizer.json; `path` is for messages.
 absl::StatusOr<TokenizerSpec> TokenizerSpecFromJson(absl::string_view text, absl::string_view path);
 
-// Adds what a tokenizer_config.json says: BOS and EOS, whether they are put around a text, and the chat
-// template.
+// Adds what a tokenizer_config.json says: added tokens, BOS and EOS, whether they are put around a text, and
+// the chat template.
 absl::Status AddTokenizerConfig(absl::string_view text, absl::string_view path, TokenizerSpec* spec);
 
 }  // namespace ridge::worker

@@ -1,11 +1,14 @@
 #include <filesystem>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "worker/model/mapped_file.h"
 #include "worker/text/hf_tokenizer.h"
 #include "worker/text/json_reader.h"
+#include "worker/text/nfc.h"
 
 namespace ridge::worker {
 namespace {
@@ -65,8 +68,40 @@ std::string ChatTemplateText(JsonReader& reader) {
   return chosen;
 }
 
+// An entry of added_tokens_decoder, which says once more, and sometimes alone, what added_tokens of
+// tokenizer.json says.
+struct AddedTokenEntry {
+  int64_t id = -1;
+  std::string content;
+  std::optional<bool> special;
+  bool normalized = false;
+};
+
+AddedTokenEntry ReadAddedToken(absl::string_view key, JsonReader& reader) {
+  AddedTokenEntry entry;
+  if (!absl::SimpleAtoi(key, &entry.id) || entry.id < 0 || entry.id >= kMaxVocabularyTokens) {
+    reader.Fail(absl::StrCat("the id is not in [0, ", kMaxVocabularyTokens, ")"));
+  }
+  reader.Object([&](absl::string_view field) {
+    if (field == "content") {
+      entry.content = reader.String();
+    } else if (field == "special") {
+      entry.special = reader.Bool();
+    } else if (field == "normalized") {
+      entry.normalized = reader.Bool();
+    } else if (field == "single_word" || field == "lstrip" || field == "rstrip") {
+      if (reader.Bool()) reader.FailUnsupported("true is not supported");
+    } else {
+      reader.Skip();
+    }
+  });
+  if (reader.ok() && entry.content.empty()) reader.Fail("content: missing or empty");
+  return entry;
+}
+
 // What a tokenizer_config.json says, before it is applied.
 struct Config {
+  std::vector<AddedTokenEntry> added_tokens;
   std::optional<std::string> bos, eos;
   std::optional<bool> add_bos, add_eos;
   std::string chat_template;
@@ -86,6 +121,9 @@ Config ReadConfig(JsonReader& reader) {
       flag(&config.add_bos);
     } else if (field == "add_eos_token") {
       flag(&config.add_eos);
+    } else if (field == "added_tokens_decoder") {
+      if (reader.TakeNull()) return;
+      reader.Object([&](absl::string_view id) { config.added_tokens.push_back(ReadAddedToken(id, reader)); });
     } else if (field == "chat_template") {
       config.chat_template = ChatTemplateText(reader);
     } else {
@@ -94,6 +132,29 @@ Config ReadConfig(JsonReader& reader) {
   });
   reader.Finish();
   return config;
+}
+
+// Adds the tokens that are not there yet; of the others `special` counts, as in the package.
+void AddTokens(const std::vector<AddedTokenEntry>& entries, TokenizerSpec* spec, JsonReader& reader) {
+  for (const AddedTokenEntry& entry : entries) {
+    if (!reader.ok()) return;
+    const auto fail = [&](absl::string_view what) {
+      reader.Fail(absl::StrCat("added_tokens_decoder.", entry.id, ": ",
+                               JsonQuote(entry.content.substr(0, 40)), what));
+    };
+    const auto id = static_cast<size_t>(entry.id);
+    if (id >= spec->tokens.size()) spec->tokens.resize(id + 1, {.bytes = "", .kind = TokenKind::kUnused});
+    TokenizerSpec::Token& token = spec->tokens[id];
+    if (!token.bytes.empty() && token.bytes != entry.content) {
+      return fail(" is not what tokenizer.json gives to this id");
+    }
+    const bool is_added = token.kind == TokenKind::kAdded || token.kind == TokenKind::kSpecial;
+    if (!is_added && entry.normalized && !IsPlainlyNfc(entry.content))
+      return fail(" is normalized: not supported");
+    const TokenKind kind =
+        entry.special.value_or(token.kind == TokenKind::kSpecial) ? TokenKind::kSpecial : TokenKind::kAdded;
+    token = {entry.content, kind, is_added ? token.normalized : entry.normalized};
+  }
 }
 
 // The token with this text; -1 where there is no text.
@@ -149,6 +210,7 @@ absl::Status NoTokenizer(const std::filesystem::path& root) {
 absl::Status AddTokenizerConfig(absl::string_view text, absl::string_view path, TokenizerSpec* spec) {
   JsonReader reader(text, path);
   Config config = ReadConfig(reader);
+  AddTokens(config.added_tokens, spec, reader);
   spec->bos_id = Find(config.bos, "bos_token", *spec, reader);
   spec->eos_id = Find(config.eos, "eos_token", *spec, reader);
   // An explicit choice goes before the tokenizer's own template.

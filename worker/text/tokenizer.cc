@@ -84,6 +84,7 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(absl::string_view text, E
   if (options.add_special_tokens) ids = spec_.prefix;
   std::unique_ptr<Scratch> scratch = TakeScratch();
   scratch->split.Begin(text.size());
+  scratch->bpe.Begin(options.parse_special);
   absl::Status status = EncodeText(text, options.parse_special, *scratch, &ids);
   ReturnScratch(std::move(scratch));
   if (!status.ok()) return status;

@@ -57,6 +57,11 @@ struct TokenizerSpec {
   // A word that is a token as a whole is that token, whether or not merges lead to it.
   bool ignore_merges = false;
 
+  // What a byte becomes that the vocabulary lacks, before the merges; -1: it is dropped. Bytes that follow
+  // each other are one where `fuse_unknown`.
+  TokenId unknown_id = -1;
+  bool fuse_unknown = false;
+
   // One after the other: each cuts every piece of the one before.
   std::vector<SplitStep> splits;
 

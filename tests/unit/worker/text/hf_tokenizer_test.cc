@@ -116,6 +116,30 @@ TEST(HfTokenizer, ReadsNormalizersAndPutsTokensAround) {
   EXPECT_THAT(Encode(file, "a"), ElementsAre(0));
 }
 
+// As the package has it; but that a special one comes from text only where special tokens may.
+TEST(HfTokenizer, BytesThatAreNoTokenBecomeTheUnknownToken) {
+  ordered_json file = SmallFile();
+  const EncodeOptions parsed = {.parse_special = true};
+  EXPECT_THAT(Encode(file, "axyb", parsed), ElementsAre(5));
+  file["model"]["unk_token"] = "<eos>";
+  EXPECT_THAT(Encode(file, "axyb", parsed), ElementsAre(0, 12, 12, 1));
+  EXPECT_THAT(Encode(file, "axyb"), ElementsAre(5));
+  file["model"]["fuse_unk"] = true;
+  EXPECT_THAT(Encode(file, "axybxab", parsed), ElementsAre(0, 12, 1, 12, 5));
+  file["added_tokens"][0]["special"] = false;
+  EXPECT_THAT(Encode(file, "axyb"), ElementsAre(0, 12, 1));
+}
+
+TEST(HfTokenizer, AWordKeepsNoAnswerOfAnotherWay) {
+  ordered_json file = SmallFile();
+  file["model"]["unk_token"] = "<eos>";
+  const auto tokenizer = *Tokenizer::Create(*Read(file));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(*tokenizer->Encode("axb", {.parse_special = true}), ElementsAre(0, 12, 1));
+    EXPECT_THAT(*tokenizer->Encode("axb", {.parse_special = false}), ElementsAre(5));
+  }
+}
+
 TEST(HfTokenizer, NamesFileAndFieldOfWhatIsNotSupported) {
   const auto expect = [](const std::string& pointer, const ordered_json& value, const std::string& message) {
     ordered_json file = SmallFile();
@@ -129,7 +153,6 @@ TEST(HfTokenizer, NamesFileAndFieldOfWhatIsNotSupported) {
   expect("/model/byte_fallback", true, "model.byte_fallback: ");
   expect("/model/dropout", 0.1, "model.dropout: ");
   expect("/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix: ");
-  expect("/model/unk_token", "<eos>", "model.unk_token: ");
   expect("/normalizer", {{"type", "NFKC"}}, "normalizer.type: \"NFKC\"");
   expect("/pre_tokenizer", nullptr, "pre_tokenizer: only byte-level");
   expect("/pre_tokenizer", {{"type", "Metaspace"}}, "pre_tokenizer: type: \"Metaspace\"");
@@ -154,6 +177,7 @@ TEST(HfTokenizer, NamesFileAndFieldOfWhatIsBroken) {
   expect("/model/vocab/a", 2000000000, "model.vocab.a: id 2000000000 is not in");
   expect("/model/vocab/a", 1.5, "model.vocab.a: not an integer");
   expect("/model/vocab/", 20, "model.vocab.: an empty token");
+  expect("/model/unk_token", "<unk>", "model.unk_token: \"<unk>\" is not one of the tokens");
   expect("/model/merges/1", "12", "model.merges[1]: not two byte-level pieces");
   expect("/model/merges/1", "1 x", "model.merges[1]: uses a piece that is not in the vocabulary");
   expect("/model/merges/2", ordered_json::array({"a", "b", "c"}), "model.merges[2][2]: more than two");
@@ -192,6 +216,26 @@ TEST(HfTokenizer, ReadsTheConfiguration) {
   EXPECT_THAT(spec.prefix, ElementsAre(12));
 }
 
+TEST(HfTokenizer, TakesAddedTokensOfTheConfiguration) {
+  TokenizerSpec spec = *Read(SmallFile());
+  const absl::Status status = AddTokenizerConfig(
+      R"({"added_tokens_decoder": {"0": {"content": "a", "special": false}, "12": {"content": "<eos>"},
+          "13": {"content": "<tool>", "normalized": true, "special": true},
+          "15": {"content": "<new>", "lstrip": false, "special": true}}, "eos_token": "<new>"})",
+      "c.json", &spec);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(spec.tokens.size(), 16u);
+  EXPECT_EQ(spec.tokens[0].kind, TokenKind::kAdded);
+  EXPECT_EQ(spec.tokens[12].kind, TokenKind::kSpecial);
+  EXPECT_EQ(spec.tokens[13].kind, TokenKind::kSpecial);
+  EXPECT_FALSE(spec.tokens[13].normalized);  // tokenizer.json says so
+  EXPECT_EQ(spec.tokens[14].kind, TokenKind::kUnused);
+  EXPECT_EQ(spec.tokens[15].bytes, "<new>");
+  EXPECT_EQ(spec.eos_id, 15);
+  const auto tokenizer = *Tokenizer::Create(std::move(spec));
+  EXPECT_THAT(*tokenizer->Encode("b<new>", {.parse_special = true}), ElementsAre(1, 15));
+}
+
 TEST(HfTokenizer, NamesTheFieldOfABrokenConfiguration) {
   const auto error_of = [](const std::string& config) {
     TokenizerSpec spec = *Read(SmallFile());
@@ -202,6 +246,15 @@ TEST(HfTokenizer, NamesTheFieldOfABrokenConfiguration) {
   EXPECT_EQ(error_of(R"({"eos_token": 5})"), "dir/tokenizer_config.json: eos_token: not an object");
   EXPECT_EQ(error_of(R"({"add_bos_token": true})"),
             "dir/tokenizer_config.json: add_bos_token: there is no such token");
+  EXPECT_EQ(error_of(R"({"added_tokens_decoder": {"12": {"content": "<bos>"}}})"),
+            "dir/tokenizer_config.json: added_tokens_decoder.12: \"<bos>\" is not what tokenizer.json gives "
+            "to this id");
+  EXPECT_EQ(error_of(R"({"added_tokens_decoder": {"-1": {"content": "x"}}})"),
+            "dir/tokenizer_config.json: added_tokens_decoder.-1: the id is not in [0, 524288)");
+  EXPECT_EQ(error_of(R"({"added_tokens_decoder": {"15": {"content": "x", "rstrip": true}}})"),
+            "dir/tokenizer_config.json: added_tokens_decoder.15.rstrip: true is not supported");
+  EXPECT_EQ(error_of(R"({"added_tokens_decoder": {"15": {}}})"),
+            "dir/tokenizer_config.json: added_tokens_decoder.15: content: missing or empty");
   EXPECT_EQ(error_of(R"({"chat_template": [1]})"),
             "dir/tokenizer_config.json: chat_template[0]: not an object");
 }
