@@ -79,7 +79,8 @@ std::string NameOf(const GgufFile& file) {
 }
 
 // Scaled positions: a factor for all frequencies in the metadata, or one for each in a tensor.
-absl::Status ReadRopeScaling(const GgufFile& file, KeyReader& keys, ModelConfig& config) {
+absl::Status ReadRopeScaling(const GgufFile& file, const TensorMap& tensors, KeyReader& keys,
+                             ModelConfig& config) {
   const std::string type_key = keys.Key("rope.scaling.type");
   absl::string_view type = "linear";  // where a file gives a factor alone
   if (file.Has(type_key)) {
@@ -97,7 +98,7 @@ absl::Status ReadRopeScaling(const GgufFile& file, KeyReader& keys, ModelConfig&
   if (!keys.status().ok()) return keys.status();
   if (type == "linear" && factor != 1.0f && factor != 0.0f) config.rope_divisors.assign(half, factor);
 
-  const StoredTensor* factors = FindTensor(file.tensors(), kRopeFactorsTensor);
+  const StoredTensor* factors = FindTensor(tensors, kRopeFactorsTensor);
   if (factors == nullptr) return absl::OkStatus();
   if (factors->type != &kF32 || factors->rows != 1 || factors->cols != static_cast<int64_t>(half)) {
     return absl::InvalidArgumentError(
@@ -148,7 +149,8 @@ void RefuseWhatIsNotBuilt(KeyReader& keys, const ModelConfig& config) {
 
 // Token ids that end a sequence, in the order of the file, each once.
 absl::Status ReadSpecialTokens(const GgufFile& file, ModelConfig& config) {
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+  for (const char* key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     if (!file.Has(key)) continue;
     absl::StatusOr<int64_t> id = file.GetInt(key);
     if (!id.ok()) return id.status();
@@ -172,18 +174,10 @@ absl::Status ReadSpecialTokens(const GgufFile& file, ModelConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
+absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file, const TensorMap& tensors) {
   absl::StatusOr<const ModelFamily*> family = ReadFamily(file);
   if (!family.ok()) return family.status();
-  if (file.Has("split.count")) {
-    absl::StatusOr<int64_t> count = file.GetInt("split.count");
-    if (!count.ok()) return count.status();
-    if (*count > 1) {
-      return absl::UnimplementedError(absl::StrCat(file.path(), ": metadata split.count: a model in ", *count,
-                                                   " files is not supported"));
-    }
-  }
-  const StoredTensor* embedding = FindTensor(file.tensors(), "token_embd.weight");
+  const StoredTensor* embedding = FindTensor(tensors, "token_embd.weight");
   if (embedding == nullptr)
     return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor token_embd.weight: missing"));
   if (embedding->rows > INT32_MAX)
@@ -203,16 +197,16 @@ absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
   config.context_length = keys.Int("context_length");
   config.norm_eps = keys.Float("attention.layer_norm_rms_epsilon");
   config.rope_theta = keys.FloatOr("rope.freq_base", 10000.0f);
-  config.qkv_bias = FindTensor(file.tensors(), "blk.0.attn_q.bias") != nullptr;
+  config.qkv_bias = FindTensor(tensors, "blk.0.attn_q.bias") != nullptr;
   config.qk_norm = (*family)->qk_norm;
-  config.tied_embedding = FindTensor(file.tensors(), "output.weight") == nullptr;
+  config.tied_embedding = FindTensor(tensors, "output.weight") == nullptr;
   RefuseWhatIsNotBuilt(keys, config);
   if (!keys.status().ok()) return keys.status();
   if (absl::Status status = ReadSpecialTokens(file, config); !status.ok()) return status;
   const auto key_of = [&](absl::string_view field) { return KeyOf(keys, field); };
   // The frequencies' number is bounded first.
   if (absl::Status status = ValidateConfig(config, file.path(), key_of); !status.ok()) return status;
-  if (absl::Status status = ReadRopeScaling(file, keys, config); !status.ok()) return status;
+  if (absl::Status status = ReadRopeScaling(file, tensors, keys, config); !status.ok()) return status;
   if (absl::Status status = ValidateConfig(config, file.path(), key_of); !status.ok()) return status;
   return config;
 }

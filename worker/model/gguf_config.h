@@ -11,6 +11,7 @@ namespace ridge::worker {
 inline constexpr char kRopeFactorsTensor[] = "rope_freqs.weight";
 
 // INVALID_ARGUMENT, NOT_FOUND or UNIMPLEMENTED naming file and key.
-absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file);
+// `tensors` are those of the model, which may lie in several files.
+absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file, const TensorMap& tensors);
 
 }  // namespace ridge::worker

@@ -52,25 +52,27 @@ std::string GgufName(TensorId id) {
 
 }  // namespace
 
-GgufSource::GgufSource(std::unique_ptr<GgufFile> file, const ModelFamily& family)
-    : FileSource({.name = GgufName, .permuted_qk = family.gguf_permutes_qk}), file_(std::move(file)) {}
+GgufSource::GgufSource(GgufParts parts, const ModelFamily& family)
+    : FileSource({.name = GgufName, .permuted_qk = family.gguf_permutes_qk}), parts_(std::move(parts)) {}
 
 absl::StatusOr<std::unique_ptr<GgufSource>> GgufSource::Open(const std::string& path) {
-  absl::StatusOr<std::unique_ptr<GgufFile>> file = GgufFile::Open(path);
-  if (!file.ok()) return file.status();
-  absl::StatusOr<ModelConfig> config = ConfigFromGguf(**file);
+  absl::StatusOr<GgufParts> parts = OpenGgufParts(path);
+  if (!parts.ok()) return parts.status();
+  absl::StatusOr<ModelConfig> config = ConfigFromGguf(*parts->files[0], parts->tensors);
   if (!config.ok()) return config.status();
-  std::unique_ptr<GgufSource> source(new GgufSource(*std::move(file), *FindFamily(config->architecture)));
-  absl::Status status = source->Bind(*std::move(config), source->file_->tensors(), path,
+  std::unique_ptr<GgufSource> source(new GgufSource(*std::move(parts), *FindFamily(config->architecture)));
+  absl::Status status = source->Bind(*std::move(config), source->parts_.tensors, path,
                                      [](absl::string_view name) { return name == kRopeFactorsTensor; });
   if (!status.ok()) return status;
   return source;
 }
 
-// The header holds the tokenizer.
+// The first header holds the tokenizer.
 std::string GgufSource::Identity() const {
   Sha256 hash;
-  hash.Update(absl::string_view(file_->header().data(), file_->header().size()));
+  for (const std::unique_ptr<GgufFile>& file : parts_.files) {
+    hash.Update(absl::string_view(file->header().data(), file->header().size()));
+  }
   return absl::StrCat("gguf ", hash.HexDigest());
 }
 

@@ -90,7 +90,9 @@ absl::StatusOr<std::vector<TokenId>> EncodeChat(const v1::Chat& chat, const Inpu
     return InvalidField("chat", "the model has no tokenizer; send prompt_ids");
   }
   if (!model.chat_template.has_value()) {
-    return InvalidField("chat", "the model has no known chat template; send prompt");
+    return InvalidField("chat", model.why_no_chat.empty()
+                                    ? "the model has no chat template; send prompt"
+                                    : absl::StrCat(model.why_no_chat, "; or send prompt"));
   }
   if (chat.messages().empty()) return InvalidField("chat.messages", "empty");
   absl::Status status = CheckMeaningless("add_special_tokens", options.add_special_tokens, "prompt");

@@ -75,32 +75,41 @@ int64_t LongestTokenBytes(const Tokenizer* tokenizer) {
   return static_cast<int64_t>(longest);
 }
 
+// Nothing where the model has none that can be used; `why_none` then says what is wrong with the one that it
+// has.
 absl::StatusOr<std::optional<ChatTemplate>> LoadChatTemplate(const WorkerConfig& config,
-                                                             const Tokenizer* tokenizer) {
+                                                             const Tokenizer* tokenizer,
+                                                             std::string* why_none) {
   const bool is_named = !config.chat_template.empty();
   if (is_named && tokenizer == nullptr) return InvalidField("--chat_template", "the model has no tokenizer");
   if (!is_named && (tokenizer == nullptr || tokenizer->chat_template().empty())) return std::nullopt;
   absl::StatusOr<ChatTemplate> chat = is_named ? ChatTemplate::FromName(config.chat_template)
                                                : ChatTemplate::Recognise(tokenizer->chat_template());
-  if (chat.ok()) {
-    absl::Status status = chat->CheckTokens(*tokenizer);
-    if (!status.ok()) return InvalidField(is_named ? "--chat_template" : "--model", status.message());
-    return *std::move(chat);
-  }
-  if (is_named) return InvalidField("--chat_template", chat.status().message());
-  LogWarning("chat is not available: {} (--chat_template)", std::string(chat.status().message()));
+  absl::Status status = chat.status();
+  if (status.ok()) status = chat->CheckTokens(*tokenizer);
+  if (status.ok()) return *std::move(chat);
+  if (is_named) return InvalidField("--chat_template", status.message());
+  *why_none = std::string(status.message());
+  LogWarning("chat is not available: {} (--chat_template)", *why_none);
   return std::nullopt;
 }
 
+// What ends a generation where a model has a special token of this name. A GGUF file tells one of them, or
+// two.
+constexpr const char* kEndsOfGguf[] = {"<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>",
+                                       "<|endoftext|>"};
+
 // Models' configurations often name one end of several: the tokenizer knows its own, and the chat template
 // the one that ends an answer.
-void AddEnds(const Tokenizer& tokenizer, const std::optional<ChatTemplate>& chat,
+void AddEnds(const Tokenizer& tokenizer, const std::optional<ChatTemplate>& chat, bool is_gguf,
              std::vector<TokenId>* ends) {
   const auto add = [&](TokenId id) {
     if (id >= 0 && std::find(ends->begin(), ends->end(), id) == ends->end()) ends->push_back(id);
   };
   add(tokenizer.eos_id());
   if (chat.has_value()) add(tokenizer.FindSpecial(chat->end_of_turn()));
+  if (!is_gguf) return;
+  for (const char* name : kEndsOfGguf) add(tokenizer.FindSpecial(name));
 }
 
 }  // namespace
@@ -134,11 +143,13 @@ absl::StatusOr<ServedModel> LoadServedModel(const WorkerConfig& config, const We
   if (!tokenizer.ok()) return tokenizer.status();
   model.tokenizer = *std::move(tokenizer);
   model.longest_token_bytes = LongestTokenBytes(model.tokenizer.get());
-  absl::StatusOr<std::optional<ChatTemplate>> chat = LoadChatTemplate(config, model.tokenizer.get());
+  absl::StatusOr<std::optional<ChatTemplate>> chat =
+      LoadChatTemplate(config, model.tokenizer.get(), &model.why_no_chat);
   if (!chat.ok()) return chat.status();
   model.chat_template = *std::move(chat);
   if (model.tokenizer != nullptr) {
-    AddEnds(*model.tokenizer, model.chat_template, &model.config.eos_token_ids);
+    const bool is_gguf = dynamic_cast<const GgufSource*>(&source) != nullptr;
+    AddEnds(*model.tokenizer, model.chat_template, is_gguf, &model.config.eos_token_ids);
   }
 
   if (config.default_sampling == "model") {

@@ -24,7 +24,8 @@ struct ServedModel {
                                               // Otherwise it has exactly config.vocab_size tokens
   int64_t longest_token_bytes = 0;            // of the tokenizer; 0: not known
   std::optional<ChatTemplate> chat_template;  // only with a tokenizer
-  SamplingParams default_sampling;            // what absent fields stand for; its seed has no meaning
+  std::string why_no_chat;          // what is wrong with the model's own template; empty: it has none
+  SamplingParams default_sampling;  // what absent fields stand for; its seed has no meaning
 
   // Known once the backend is made.
   std::string numerics_id;
@@ -40,7 +41,8 @@ int64_t MostPromptBytes(const ServedModel& model);
 
 // All but what the backend knows; context_length is that of the model and of --max_context, and what ends a
 // generation is what model, tokenizer and chat template name. Errors name the flag. What a model lacks (a
-// tokenizer, a known chat template) is logged and left out; what it has and is broken, is an error.
+// tokenizer, a known chat template, its control tokens) is logged and left out; what it has and is broken, is
+// an error.
 absl::StatusOr<ServedModel> LoadServedModel(const WorkerConfig& config, const WeightSource& source);
 
 }  // namespace ridge::worker

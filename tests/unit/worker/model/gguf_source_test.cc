@@ -51,7 +51,7 @@ struct Variant {
   std::string architecture = "llama";
   bool bias = false;
   bool output = false;
-  std::string skip = {};  // a tensor that is left out
+  std::string skip = {};  // a tensor that is left out; "*": all are
   uint32_t kv_heads = kKvHeads;
 };
 
@@ -66,9 +66,11 @@ GgufBuilder SmallModel(const Variant& variant) {
   builder.F32(a + "attention.layer_norm_rms_epsilon", 1e-5f).F32(a + "rope.freq_base", 5000.0f);
   builder.U32("tokenizer.ggml.eos_token_id", 2)
       .U32("tokenizer.ggml.eot_token_id", 3)
+      .U32("tokenizer.ggml.eom_token_id", 4)
       .U32("tokenizer.ggml.bos_token_id", 1);
   const auto add = [&](const std::string& name, std::vector<uint64_t> dimensions, const std::string& data) {
-    if (name != variant.skip) builder.Tensor(name, std::move(dimensions), kF32.ggml_id, data);
+    if (variant.skip != "*" && name != variant.skip)
+      builder.Tensor(name, std::move(dimensions), kF32.ggml_id, data);
   };
   const auto matrix = [&](const std::string& name, int tag, int rows, int cols) {
     add(name, {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)}, MatrixF32(tag, rows, cols));
@@ -153,7 +155,7 @@ TEST(GgufSource, ReadsConfiguration) {
   EXPECT_EQ(config.rope_theta, 5000.0f);
   EXPECT_FALSE(config.qkv_bias);
   EXPECT_TRUE(config.tied_embedding);
-  EXPECT_THAT(config.eos_token_ids, ElementsAre(2, 3));
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(2, 3, 4));
   EXPECT_EQ(config.bos_token_id, 1);
   EXPECT_EQ(config.num_parameters(), 5 * 32 + 32 + 16 * 32 + 2 * 8 * 32 + 32 * 16 + 32 + 3 * 256 * 32 + 32);
 }
@@ -263,13 +265,79 @@ TEST(GgufSource, NamesWhatIsWrong) {
   EXPECT_EQ(with("llama.attention.sliding_window", 128), "no error");
   EXPECT_THAT(ErrorOf(SmallModel({.kv_heads = 3})),
               HasSubstr("model.gguf: metadata llama.attention.head_count_kv: 3 does not divide the 2 heads"));
-  EXPECT_THAT(with("split.count", 2), HasSubstr("metadata split.count: a model in 2 files"));
   EXPECT_THAT(ErrorOf(GgufBuilder().Text("general.architecture", "mamba")),
               HasSubstr("general.architecture: \"mamba\""));
   EXPECT_THAT(ErrorOf(GgufBuilder()), HasSubstr("metadata general.architecture: missing"));
   GgufBuilder no_layers;
   no_layers.Text("general.architecture", "llama").Tensor("token_embd.weight", {1, 1}, kF32.ggml_id, "1234");
   EXPECT_THAT(ErrorOf(no_layers), HasSubstr("metadata llama.block_count: missing"));
+}
+
+// The same model in one file and in three, the first without tensors.
+class SplitGguf : public testing::Test {
+ protected:
+  static GgufBuilder Part(GgufBuilder builder, uint32_t number, uint32_t count) {
+    return builder.U32("split.no", number).U32("split.count", count).U32("split.tensors.count", 11);
+  }
+  static std::string Write(int number, const GgufBuilder& builder) {
+    return WriteFile("m-0000" + std::to_string(number) + "-of-00003.gguf", builder.Build());
+  }
+  static std::string WriteAll() {
+    const auto tensors = [](bool second) {
+      GgufBuilder builder;
+      int i = 0;
+      const auto whole = GgufFile::Open(WriteFile("whole.gguf", SmallModel({}).Build()));
+      for (const auto& [name, tensor] : (*whole)->tensors()) {
+        if ((i++ % 2 == 1) != second) continue;
+        std::vector<uint64_t> dimensions = {static_cast<uint64_t>(tensor.cols)};
+        if (tensor.rows > 1) dimensions.push_back(static_cast<uint64_t>(tensor.rows));
+        builder.Tensor(name, dimensions, kF32.ggml_id, std::string(tensor.data.begin(), tensor.data.end()));
+      }
+      return builder;
+    };
+    Write(2, Part(tensors(false), 1, 3));
+    Write(3, Part(tensors(true), 2, 3));
+    return Write(1, Part(SmallModel({.skip = "*"}), 0, 3));
+  }
+  static std::string ErrorOf(const std::string& path) {
+    const auto source = GgufSource::Open(path);
+    return source.ok() ? "no error" : std::string(source.status().message());
+  }
+};
+
+TEST_F(SplitGguf, ReadsTheTensorsOfAllParts) {
+  const auto source = GgufSource::Open(WriteAll());
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto whole = GgufSource::Open(WriteFile("whole.gguf", SmallModel({}).Build()));
+  for (const TensorId id : TensorsOf((*source)->config())) {
+    const int64_t rows = ShapeOf((*source)->config(), id).rows;
+    EXPECT_EQ(Read(**source, id, 0, rows), Read(**whole, id, 0, rows));
+  }
+}
+
+TEST_F(SplitGguf, SaysWhatToGiveAndWhatIsWrong) {
+  const std::string first = WriteAll();
+  std::string second = first;
+  second.replace(second.find("00001"), 5, "00002");
+  EXPECT_THAT(ErrorOf(second),
+              HasSubstr("split.no: part 2 of a model in 3 files; give the first one, that ends in "
+                        "-00001-of-00003.gguf"));
+  EXPECT_THAT(
+      ErrorOf(WriteFile("renamed.gguf", Part(SmallModel({}), 0, 3).Build())),
+      HasSubstr(
+          "split.count: part 1 of a model in 3 files, but its name does not end in -00001-of-00003.gguf"));
+  Write(2, Part(GgufBuilder(), 2, 3));
+  EXPECT_THAT(ErrorOf(first), HasSubstr("-00002-of-00003.gguf: metadata split.no: 2, expected 1"));
+  Write(2, Part(GgufBuilder(), 1, 4));
+  EXPECT_THAT(ErrorOf(first),
+              HasSubstr("-00002-of-00003.gguf: metadata split.count: 4, where the first part has 3"));
+  Write(2, Part(GgufBuilder(), 1, 3));
+  EXPECT_THAT(ErrorOf(first), HasSubstr("split.tensors.count: 11, where the parts have 5"));
+  Write(2, Part(SmallModel({}), 1, 3));
+  EXPECT_THAT(ErrorOf(first),
+              HasSubstr("-00003-of-00003.gguf: tensor blk.0.attn_norm.weight: another part has it too"));
+  std::remove(second.c_str());
+  EXPECT_THAT(ErrorOf(first), HasSubstr("-00002-of-00003.gguf: cannot open"));
 }
 
 TEST(GgufSource, OverflowNamesTensorAndElement) {

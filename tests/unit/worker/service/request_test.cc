@@ -192,7 +192,7 @@ TEST(RequestTest, WithoutATokenizerOnlyIdsAreTaken) {
 TEST(RequestTest, ChatNeedsATemplate) {
   ServedModel model = SmallModel();
   model.chat_template.reset();
-  ExpectRefused({{"chat { messages { role: 'user' } }", "chat: the model has no known chat template"}},
+  ExpectRefused({{"chat { messages { role: 'user' } }", "chat: the model has no chat template"}},
                 model);
 }
 

@@ -72,11 +72,21 @@ class TextModelTest : public testing::Test {
     Write("tokenizer_config.json", tokenizer_config_.dump());
     WorkerConfig config;
     config.model = root_.string();
+    config.chat_template = chat_template_;
     config.listen = "127.0.0.1:0";
     config.metrics_port = -1;
     config.threads = 1;
     config.kv_cache_bytes = 4 << 20;
     return Worker::Start(config);
+  }
+  static void ExpectNoChat(const Worker& worker, const std::string& why) {
+    grpc::ClientContext context;
+    v1::TokenizeResponse response;
+    const grpc::Status status = StubOf(worker)->Tokenize(
+        &context, FromText<v1::TokenizeRequest>("chat { messages { role: 'user' content: 'a' } }"),
+        &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr(why));
   }
   static std::unique_ptr<v1::Inference::Stub> StubOf(const Worker& worker) {
     return v1::Inference::NewStub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", worker.grpc_port()),
@@ -85,6 +95,7 @@ class TextModelTest : public testing::Test {
 
   const std::filesystem::path root_;
   ordered_json tokenizer_config_;
+  std::string chat_template_;  // as the flag names it
 };
 
 TEST_F(TextModelTest, ServesTextFromAHuggingFaceDirectory) {
@@ -153,13 +164,16 @@ TEST_F(TextModelTest, RendersToolsOfAChat) {
           "<|im_start|>user\n<tool_response>\n18\n</tool_response><|im_end|>\n<|im_start|>assistant\n"));
 }
 
-TEST_F(TextModelTest, AChatTemplateWithoutItsControlTokensDoesNotStart) {
+TEST_F(TextModelTest, ATemplateWhoseControlTokenIsNotSpecialLeavesChatOut) {
   ordered_json tokenizer = TinyTokenizer();
-  tokenizer["added_tokens"][0]["content"] = "<|other|>";
+  tokenizer["added_tokens"][0]["special"] = false;
   Write("tokenizer.json", tokenizer.dump());
-  const absl::Status status = Start().status();
-  EXPECT_THAT(std::string(status.message()), StartsWith("--model: "));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("needs the special token \"<|im_start|>\""));
+  const auto worker = Start();
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  ExpectNoChat(**worker, "chat: the chat template qwen2.5 needs the special token \"<|im_start|>\"");
+  chat_template_ = "qwen2.5";
+  EXPECT_THAT(std::string(Start().status().message()),
+              StartsWith("--chat_template: the chat template qwen2.5 needs"));
 }
 
 TEST_F(TextModelTest, AnUnknownChatTemplateLeavesChatOut) {
@@ -167,12 +181,7 @@ TEST_F(TextModelTest, AnUnknownChatTemplateLeavesChatOut) {
   tokenizer_config_["chat_template"] = "{{ messages }}";
   const auto worker = Start();
   ASSERT_TRUE(worker.ok()) << worker.status();
-  grpc::ClientContext context;
-  v1::TokenizeResponse response;
-  const grpc::Status status = StubOf(**worker)->Tokenize(
-      &context, FromText<v1::TokenizeRequest>("chat { messages { role: 'user' content: 'a' } }"), &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("chat: the model has no known chat template"));
+  ExpectNoChat(**worker, "chat: the model's chat template is not known (SHA-256 ");
 }
 
 TEST_F(TextModelTest, ABrokenTokenizerNamesFileAndField) {
