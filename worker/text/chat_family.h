@@ -23,10 +23,13 @@ struct ChatFamily {
 
 absl::Span<const ChatFamily> ChatFamilies();
 
-// One a file.
 absl::Status RenderChatMl(const ChatFamily& family, const Conversation& conversation, PromptWriter* prompt);
 absl::Status RenderQwen25(const ChatFamily& family, const Conversation& conversation, PromptWriter* prompt);
 absl::Status RenderQwen3(const ChatFamily& family, const Conversation& conversation, PromptWriter* prompt);
+absl::Status RenderQwen3Thinking(const ChatFamily& family, const Conversation& conversation,
+                                 PromptWriter* prompt);
+absl::Status RenderQwen3Instruct(const ChatFamily& family, const Conversation& conversation,
+                                 PromptWriter* prompt);
 absl::Status RenderLlama3(const ChatFamily& family, const Conversation& conversation, PromptWriter* prompt);
 absl::Status RenderLlama31(const ChatFamily& family, const Conversation& conversation, PromptWriter* prompt);
 

@@ -1,5 +1,5 @@
 // ChatML as Qwen2.5 and Qwen3 have it: tools in the system message, calls and answers in tags, and for Qwen3
-// what the assistant thought.
+// what the assistant thought, except in the model that does not think.
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "worker/text/chat_family.h"
@@ -119,6 +119,51 @@ absl::Status AddThinkingAssistant(const Conversation& conversation, size_t index
   return status;
 }
 
+absl::Status AddAssistant(const Conversation& conversation, size_t index, PromptWriter* prompt) {
+  const std::string& content = conversation.messages[index].content;
+  Open("assistant", prompt);
+  prompt->Text("\n", content);
+  absl::Status status = AddToolCalls(conversation, index, !content.empty(), prompt);
+  Close(prompt);
+  return status;
+}
+
+// All but the opening of the answer.
+absl::Status AddConversation(const Conversation& conversation, bool has_thoughts, PromptWriter* prompt) {
+  const std::vector<Message>& messages = conversation.messages;
+  const bool has_system = messages[0].role == "system";
+  if (has_system || !conversation.tools.empty()) {
+    Open("system", prompt);
+    prompt->Text("\n", has_system ? absl::string_view(messages[0].content) : "");
+    if (!conversation.tools.empty()) {
+      prompt->Text(has_system ? "\n\n" : "");
+      if (absl::Status status = AddTools(conversation, prompt); !status.ok()) return status;
+    }
+    Close(prompt);
+  }
+  const size_t last_query = LastQuery(messages);
+  for (size_t i = has_system ? 1 : 0; i < messages.size(); ++i) {
+    absl::Status status;
+    if (messages[i].role == "tool") {
+      AddToolAnswer(messages, i, prompt);
+    } else if (messages[i].role != "assistant") {
+      AddPlain(messages[i], prompt);
+    } else if (has_thoughts) {
+      status = AddThinkingAssistant(conversation, i, last_query, prompt);
+    } else {
+      status = AddAssistant(conversation, i, prompt);
+    }
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void OpenAnswer(const Conversation& conversation, absl::string_view begin, PromptWriter* prompt) {
+  if (!conversation.add_generation_prompt) return;
+  Open("assistant", prompt);
+  prompt->Text("\n", begin);
+}
+
 }  // namespace
 
 absl::Status RenderQwen25(const ChatFamily& family, const Conversation& conversation, PromptWriter* prompt) {
@@ -144,43 +189,34 @@ absl::Status RenderQwen25(const ChatFamily& family, const Conversation& conversa
       Close(prompt);
     }
   }
-  if (conversation.add_generation_prompt) {
-    Open("assistant", prompt);
-    prompt->Text("\n");
-  }
+  OpenAnswer(conversation, "", prompt);
   return absl::OkStatus();
 }
 
 absl::Status RenderQwen3(const ChatFamily& /*family*/, const Conversation& conversation,
                          PromptWriter* prompt) {
-  const std::vector<Message>& messages = conversation.messages;
-  const bool has_system = messages[0].role == "system";
-  if (has_system || !conversation.tools.empty()) {
-    Open("system", prompt);
-    prompt->Text("\n", has_system ? absl::string_view(messages[0].content) : "");
-    if (!conversation.tools.empty()) {
-      prompt->Text(has_system ? "\n\n" : "");
-      if (absl::Status status = AddTools(conversation, prompt); !status.ok()) return status;
-    }
-    Close(prompt);
+  absl::Status status = AddConversation(conversation, true, prompt);
+  OpenAnswer(conversation, conversation.enable_thinking.value_or(true) ? "" : "<think>\n\n</think>\n\n",
+             prompt);
+  return status;
+}
+
+absl::Status RenderQwen3Thinking(const ChatFamily& family, const Conversation& conversation,
+                                 PromptWriter* prompt) {
+  if (!conversation.enable_thinking.value_or(true)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("enable_thinking: the chat template ", family.name, " always thinks"));
   }
-  const size_t last_query = LastQuery(messages);
-  for (size_t i = has_system ? 1 : 0; i < messages.size(); ++i) {
-    if (messages[i].role == "tool") {
-      AddToolAnswer(messages, i, prompt);
-    } else if (messages[i].role != "assistant") {
-      AddPlain(messages[i], prompt);
-    } else {
-      absl::Status status = AddThinkingAssistant(conversation, i, last_query, prompt);
-      if (!status.ok()) return status;
-    }
-  }
-  if (conversation.add_generation_prompt) {
-    Open("assistant", prompt);
-    prompt->Text("\n");
-    if (!conversation.enable_thinking.value_or(true)) prompt->Text("<think>\n\n</think>\n\n");
-  }
-  return absl::OkStatus();
+  absl::Status status = AddConversation(conversation, true, prompt);
+  OpenAnswer(conversation, "<think>\n", prompt);
+  return status;
+}
+
+absl::Status RenderQwen3Instruct(const ChatFamily& /*family*/, const Conversation& conversation,
+                                 PromptWriter* prompt) {
+  absl::Status status = AddConversation(conversation, false, prompt);
+  OpenAnswer(conversation, "", prompt);
+  return status;
 }
 
 }  // namespace ridge::worker

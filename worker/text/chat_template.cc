@@ -23,8 +23,17 @@ constexpr KnownTemplate kKnownTemplates[] = {
     {"793202280c0910ab26bc6eb57c8212c2417324c6d8c4efd0d10d59092ab3e3eb", "qwen2"},
     // Qwen2.5-Instruct.
     {"a18cc698dd45623eb707279d08e66f7bb8d76afc89ead84016b88487b395b5cc", "qwen2.5"},
-    // Qwen3.
+    // Qwen2.5 and Qwen2.5-Coder without Instruct.
+    {"7d6302983e64f35c4ad9459413ee827d5dcfa23ba5373f58cde030c9f724f7e8", "qwen2.5-base"},
+    // Qwen2.5-Math, Qwen2.5-Math-Instruct.
+    {"9d6b98bc5e299deed4ea4340cf2336137a3a96d4693d8e8d94b466d9cda1a6d2", "qwen2.5-math"},
+    // Qwen3, in two revisions.
     {"2df317a15cbc983d9602cc391d33be17237d47ec7eb11ead80fae277143958aa", "qwen3"},
+    {"edcd73b0e30a780c1d6f3e060c07396def3c3fa55a2c55197b10f99d1dde83e1", "qwen3"},
+    // Qwen3-Thinking-2507.
+    {"72e7e9715c1c73c33e15cdf3c5d37cc0efefc25eb6299fc6a6fa516237913bf8", "qwen3-thinking"},
+    // Qwen3-Instruct-2507.
+    {"aa39eed4cbfdd57aeaab518e83d06945f00df6afefba6eb985b6b85060cade95", "qwen3-instruct"},
     // Llama-3-Instruct.
     {"ba03a121d097859c7b5b9cd03af99aafe95275210d2876f642ad9929a150f122", "llama3"},
     // Llama-3.1-Instruct, Llama-3.3-Instruct.

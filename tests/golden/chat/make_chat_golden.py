@@ -45,7 +45,7 @@ def message(rng, role, thinking):
     return made
 
 
-def conversation(rng, has_tools, thinking):
+def conversation(rng, has_tools, thinking, can_switch):
     roles = ["system"] if rng.random() < 0.4 else []
     for _ in range(rng.randint(1, 4)):
         roles += rng.choice([["user"], ["user", "assistant"], ["user", "assistant", "tool"], ["user", "assistant", "tool", "tool"],
@@ -56,7 +56,7 @@ def conversation(rng, has_tools, thinking):
     if not has_tools:
         for m in made["messages"]:
             m.pop("tool_calls", None)
-    if thinking and rng.random() < 0.5:
+    if can_switch and rng.random() < 0.5:
         made["enable_thinking"] = rng.random() < 0.5
     return made
 
@@ -98,7 +98,7 @@ def main():
     rng = random.Random("chat " + name)
     cases = []
     for _ in range(100):
-        case = conversation(rng, "tools" in source, "enable_thinking" in source)
+        case = conversation(rng, "tools" in source, "reasoning_content" in source, "enable_thinking" in source)
         cases.append(case | {"text": render(template, case)})
     head = json.dumps({"family": name, "template_sha256": hashlib.sha256(source.encode()).hexdigest()})[1:-1]
     print("{" + head + ', "cases": [')

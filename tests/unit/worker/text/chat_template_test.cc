@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/text/real_tokenizers.h"
@@ -67,16 +68,20 @@ struct Recorded {
 
 class RecordedChat : public testing::TestWithParam<Recorded> {};
 
-INSTANTIATE_TEST_SUITE_P(Templates, RecordedChat,
-                         testing::Values(Recorded{"smollm2", "smollm2"}, Recorded{"qwen2", "qwen2"},
-                                         Recorded{"qwen2.5", "qwen2.5"}, Recorded{"qwen3", "qwen3"},
-                                         Recorded{"llama3", "llama3"}, Recorded{"llama3.1", "llama3.1"},
-                                         Recorded{"llama3.2", "llama3.1"}),
-                         [](const auto& param_info) {
-                           std::string name = param_info.param.file;
-                           std::replace(name.begin(), name.end(), '.', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Templates, RecordedChat,
+    testing::Values(Recorded{"smollm2", "smollm2"}, Recorded{"qwen2", "qwen2"},
+                    Recorded{"qwen2.5", "qwen2.5"}, Recorded{"qwen3", "qwen3"},
+                    Recorded{"qwen3-second", "qwen3"}, Recorded{"qwen3-thinking", "qwen3-thinking"},
+                    Recorded{"qwen3-instruct", "qwen3-instruct"}, Recorded{"qwen2.5-base", "qwen2.5-base"},
+                    Recorded{"qwen2.5-math", "qwen2.5-math"}, Recorded{"llama3", "llama3"},
+                    Recorded{"llama3.1", "llama3.1"}, Recorded{"llama3.2", "llama3.1"}),
+    [](const auto& param_info) {
+      std::string name = param_info.param.file;
+      std::replace(name.begin(), name.end(), '.', '_');
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
 
 TEST_P(RecordedChat, RendersWhatTheTemplateRenders) {
   const ordered_json recorded = ReadGolden(std::string("chat/") + GetParam().file + ".json");
@@ -110,6 +115,19 @@ TEST_P(RealChat, IsRecognisedAndRendersEveryRecordedChat) {
     const auto parts = chat->Render(ConversationOf(c));
     EXPECT_EQ(*EncodePrompt(tokenizer(), *parts, true),
               *tokenizer().Encode(TextOf(*parts), {.parse_special = true}));
+  }
+}
+
+// Templates that differ from Qwen2.5-Instruct's in the default system prompt only.
+TEST(ChatTemplate, RecognisesRelativesOfQwen25) {
+  const std::string own = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+  for (const auto& [system, family] :
+       {std::pair<std::string, std::string>{"You are a helpful assistant.", "qwen2.5-base"},
+        {"Please reason step by step, and put your final answer within \\\\boxed{}.", "qwen2.5-math"}}) {
+    const std::string source = absl::StrReplaceAll(Qwen25().chat_template(), {{own, system}});
+    const auto chat = ChatTemplate::Recognise(source);
+    ASSERT_TRUE(chat.ok()) << chat.status();
+    EXPECT_EQ(chat->name(), family);
   }
 }
 
@@ -163,6 +181,13 @@ TEST(ChatTemplate, NamesTheFieldThatItCannotRender) {
   conversation = UserSays("a");
   conversation.enable_thinking = true;
   expect_error("qwen2.5", conversation, "enable_thinking: ");
+
+  conversation.enable_thinking = false;
+  expect_error("qwen3-thinking", conversation,
+               "enable_thinking: the chat template qwen3-thinking always thinks");
+  conversation.enable_thinking = true;
+  expect_error("qwen3-instruct", conversation,
+               "enable_thinking: the chat template qwen3-instruct has no thinking");
 
   conversation = UserSays("a");
   conversation.messages.push_back(
