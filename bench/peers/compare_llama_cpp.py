@@ -7,7 +7,6 @@ and, for smollm2, the file that deploy/fetch-model.sh prints. Writes the peer's 
 With --headline the figures go to bench/results/<processor>/headline.json.
 """
 import argparse
-import datetime
 import json
 import pathlib
 import re
@@ -16,7 +15,9 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from headline import ROOT, write_headline  # noqa: E402
+
 BIN = ROOT / "build/release/bin"
 MODELS = ROOT / "build/models"
 
@@ -105,20 +106,6 @@ def start_to_first_token(model: str, repeats: int) -> float:
     return statistics.median(seconds)
 
 
-def write_headline(device: str, figures: list) -> None:
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", device.lower())).strip("-")
-    path = ROOT / "bench/results" / slug / "headline.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    old = json.loads(path.read_text()) if path.exists() else []
-    names = {figure["name"] for figure in figures}
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    words = ["\"$(deploy/fetch-model.sh)\"" if word.endswith(".gguf") else word for word in sys.argv[1:]]
-    common = {"command": "bench/peers/compare_llama_cpp.py " + " ".join(words), "commit": commit,
-              "date": datetime.date.today().isoformat()}
-    merged = [figure for figure in old if figure["name"] not in names] + [figure | common for figure in figures]
-    path.write_text("[\n" + ",\n".join("  " + json.dumps(figure) for figure in merged) + "\n]\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=["smollm2", "qwen2.5-0.5b"])
@@ -139,7 +126,7 @@ def main() -> None:
     figures = []
 
     def figure(name, value, unit, bar, baseline):
-        figures.append({"name": name, "value": round(value, 3), "unit": unit, "bar": bar, "baseline": baseline})
+        figures.append((name, value, unit, bar, baseline))
 
     def over_peer(name, command, bar):
         mine, other = compare(ridge, peer, command, args.repeats)
@@ -148,18 +135,19 @@ def main() -> None:
     shape = "smollm2" if small else "qwen2_5_0_5b"
     share, probe, step = share_of_probe(ridge, args.repeats)
     if not small:
-        figure("cpu_decode_share_of_probe", share, "share", 0.85, f"read probe {probe / 1e9:.1f} GB/s, {1 / step:.1f} tok/s")
-    over_peer(f"cpu_decode_batch1_over_llama_cpp_{shape}", "decode 1 16 24", 1.25)
-    over_peer(f"cpu_prefill512_over_llama_cpp_{shape}", "prefill 512", 1.2)
+        figure("cpu_decode_share_of_probe", share, "share", ">= 0.85", f"read probe {probe / 1e9:.1f} GB/s, {1 / step:.1f} tok/s")
+    over_peer(f"cpu_decode_batch1_over_llama_cpp_{shape}", "decode 1 16 24", ">= 1.25")
+    over_peer(f"cpu_prefill512_over_llama_cpp_{shape}", "prefill 512", ">= 1.2")
     if small:
-        over_peer("cpu_decode_batch8_over_llama_cpp_smollm2", "decode 8 32 12", 1.8)
-        over_peer("cpu_decode_batch32_over_llama_cpp_smollm2", "decode 32 32 8", 1.8)
-        figure("cpu_start_to_first_token", start_to_first_token(args.smollm2, args.repeats), "s", 1.0, "")
+        over_peer("cpu_decode_batch8_over_llama_cpp_smollm2", "decode 8 32 12", ">= 1.8")
+        over_peer("cpu_decode_batch32_over_llama_cpp_smollm2", "decode 32 32 8", ">= 1.8")
+        figure("cpu_start_to_first_token", start_to_first_token(args.smollm2, args.repeats), "s", "<= 1", "")
     else:
-        figure("cpu_context4096_cost_over_kv_bytes", long_context(ridge, args.repeats), "ratio", 1.15,
+        figure("cpu_context4096_cost_over_kv_bytes", long_context(ridge, args.repeats), "ratio", "<= 1.15",
                "(step at 4,096 - step at 16) / (KV bytes / read probe)")
     if args.headline:
-        write_headline(re.search(r"cpu: (.*) \(", ridge.about["device"]).group(1), figures)
+        words = ["\"$(deploy/fetch-model.sh)\"" if word.endswith(".gguf") else word for word in sys.argv[1:]]
+        write_headline(re.search(r"cpu: (.*) \(", ridge.about["device"]).group(1), "bench/peers/compare_llama_cpp.py " + " ".join(words), figures)
 
 
 main()

@@ -6,12 +6,9 @@ BINARY is tokenizer-bench, DIRECTORY holds a tokenizer.json. Each corpus is what
 2 KB. The peer is measured with encode_batch, encode_batch_fast and, for one long text, encode: its best counts. Prints MB/s of
 both, the ratio, and whether they give as many tokens. With --headline the figures go to bench/results/<processor>/headline.json.
 """
-import datetime
 import glob
-import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +17,9 @@ import time
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 from tokenizers import Tokenizer  # noqa: E402  (reads the environment)
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from headline import processor, write_headline  # noqa: E402
 
 MOST_BYTES, DOCUMENT_BYTES, ROUNDS = 1_000_000, 2000, 3
 
@@ -60,24 +60,6 @@ def peer(tokenizer, texts):
     return min(seconds for seconds, _ in results), sum(len(e.ids) for e in results[0][1])
 
 
-def write_headline(name, figures):
-    """Newer figures replace older ones of the same name."""
-    root = pathlib.Path(__file__).resolve().parents[2]
-    processor = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text()).group(1)
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", processor.lower())).strip("-")
-    path = root / "bench/results" / slug / "headline.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    commit = subprocess.run(["git", "-C", root, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    common = {"command": f"bench/tokenizer/compare.py build/release/bin/tokenizer-bench {name} english=... code=... cjk=... --headline",
-              "commit": commit, "date": datetime.date.today().isoformat()}
-    new = [{"name": f"tokenizer_{name}_{what}", "value": round(value, 3), "unit": unit, "bar": bar, "baseline": baseline} | common
-           for what, value, unit, bar, baseline in figures]
-    names = {figure["name"] for figure in new}
-    old = json.loads(path.read_text()) if path.exists() else []
-    merged = [figure for figure in old if figure["name"] not in names] + new
-    path.write_text("[\n" + ",\n".join("  " + json.dumps(figure) for figure in merged) + "\n]\n")
-
-
 def main():
     headline = "--headline" in sys.argv
     binary, directory, *corpora = [a for a in sys.argv[1:] if a != "--headline"]
@@ -110,10 +92,13 @@ def main():
                 print(f"{name}: {seconds * 1000:.0f} ms")
                 runs += [seconds] if name != "load" else []
         if headline:
-            write_headline(os.path.basename(os.path.normpath(directory)), [
-                ("encode_over_peer", min(ratios), "ratio", 1.5, "tokenizers, best of three ways, the smallest ratio over corpora"),
-                ("longest_1mb_run", max(runs), "s", 0.5, "one letter, spaces, one emoji"),
-                ("detokenise", min(decoded), "tokens/s", 200000, "stop strings searched")])
+            name = os.path.basename(os.path.normpath(directory))
+            command = f"bench/tokenizer/compare.py build/release/bin/tokenizer-bench {name} english=... code=... cjk=... --headline"
+            write_headline(processor(), command, [
+                (f"tokenizer_{name}_encode_over_peer", min(ratios), "ratio", ">= 1.5",
+                 "tokenizers, best of three ways, the smallest ratio over corpora"),
+                (f"tokenizer_{name}_longest_1mb_run", max(runs), "s", "<= 0.5", "one letter, spaces, one emoji"),
+                (f"tokenizer_{name}_detokenise", min(decoded), "tokens/s", ">= 200000", "stop strings searched")])
 
 
 if __name__ == "__main__":
