@@ -1,9 +1,10 @@
 #include "worker/backend/simulated/simulated_backend.h"
 
-#include <bit>
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -89,10 +90,16 @@ void SimulatedBackend::Apply(const StepPlan& plan) {
     RIDGE_CHECK(!slot.attached);
     slot.attached = true;
     slot.sampling = attach.sampling;
+    slot.controls = attach.controls;
+    slot.prompt_tokens = attach.prompt_tokens;
   }
   for (const BlockAppend& append : plan.appends) {
     RIDGE_CHECK(append.block >= 0 && static_cast<size_t>(append.block) * kBlockTokens < hashes_.size());
     SlotAt(append.slot).blocks.push_back(append.block);
+  }
+  for (const BlockCopy& copy : plan.copies) {
+    const auto block = [this](BlockId id) { return hashes_.begin() + int64_t{id} * kBlockTokens; };
+    std::copy_n(block(copy.from), kBlockTokens, block(copy.to));
   }
 }
 
@@ -102,6 +109,9 @@ void SimulatedBackend::RunSegment(const StepPlan& plan, const Segment& segment, 
   RIDGE_CHECK(segment.first_position >= 0 && segment.num_rows >= 1 &&
               static_cast<size_t>(end) <= slot.blocks.size() * kBlockTokens);
   uint64_t hash = segment.first_position == 0 ? model_hash_ : HashAt(slot, segment.first_position - 1);
+  const auto banned =
+      absl::MakeConstSpan(plan.banned)
+          .subspan(static_cast<size_t>(segment.banned_offset), static_cast<size_t>(segment.num_banned));
   const TokenId* host = plan.tokens.data() + segment.token_offset;
   for (int32_t position = segment.first_position; position < end; ++position) {
     const bool from_slot = segment.first_row_from_slot && position == segment.first_position;
@@ -109,18 +119,46 @@ void SimulatedBackend::RunSegment(const StepPlan& plan, const Segment& segment, 
     RIDGE_CHECK(token >= 0 && token < info_.vocab_size);
     hash = Mix(hash + 0x9E3779B97F4A7C15u * (static_cast<uint64_t>(token) + 1));
     HashAt(slot, position) = hash;
-    if (position >= end - segment.num_outputs) result->outputs.push_back(Sample(slot.sampling, hash));
+    const int32_t row = position - segment.first_position;
+    if (row < segment.num_scored) {
+      const TokenId target = plan.targets[static_cast<size_t>(segment.target_offset + row)];
+      AddOutput(target, true, slot.sampling.prompt_top_logprobs, hash, result);
+    } else if (position >= end - segment.num_outputs) {
+      const TokenId next = Sample(slot, position, banned, hash);
+      AddOutput(next, slot.sampling.logprobs, slot.sampling.top_logprobs, hash, result);
+    }
   }
   if (segment.num_outputs > 0) slot.last_token = result->outputs.back().token;
 }
 
-RowOutput SimulatedBackend::Sample(const SamplingParams& sampling, uint64_t hash) const {
+TokenId SimulatedBackend::Sample(const Slot& slot, int32_t position, absl::Span<const TokenId> banned,
+                                 uint64_t hash) const {
+  const SamplingParams& sampling = slot.sampling;
+  const TokenControls& controls = slot.controls;
   if (sampling.temperature != 0) hash = Mix(hash ^ Mix(sampling.seed + (uint64_t{sampling.choice} << 32)));
-  RowOutput output{};
-  // The high half times the vocabulary: no bias that matters, no division.
-  output.token = static_cast<TokenId>(((hash >> 32) * static_cast<uint64_t>(info_.vocab_size)) >> 32);
-  if (sampling.logprobs) output.logprob = -static_cast<float>(hash & 0xFFFF) / 8192.0f;
-  return output;
+  const bool is_early = position + 1 - slot.prompt_tokens < controls.min_tokens;
+  const auto is_banned = [&](TokenId token) {
+    const auto has = [token](absl::Span<const TokenId> ids) { return absl::c_linear_search(ids, token); };
+    return has(controls.banned_ids) || has(banned) || (is_early && has(controls.late_ids));
+  };
+  const auto& allowed = controls.allowed_ids;
+  const uint64_t choices = allowed.empty() ? static_cast<uint64_t>(info_.vocab_size) : allowed.size();
+  // The high half times the number of choices: no bias that matters, no division. The next choice that is not
+  // banned; one is left.
+  for (uint64_t choice = ((hash >> 32) * choices) >> 32;; choice = (choice + 1) % choices) {
+    const TokenId token = allowed.empty() ? static_cast<TokenId>(choice) : allowed[choice];
+    if (!is_banned(token)) return token;
+  }
+}
+
+void SimulatedBackend::AddOutput(TokenId token, bool logprob, int32_t num_top, uint64_t hash,
+                                 StepResult* result) {
+  RowOutput output{token, 0.0f, num_top};
+  if (logprob) output.logprob = -static_cast<float>(hash & 0xFFFF) / 8192.0f;
+  result->outputs.push_back(output);
+  for (int32_t i = 0; i < num_top; ++i)
+    result->top.push_back(
+        {i == 0 ? token : i - 1 + (i - 1 >= token), output.logprob - static_cast<float>(i)});
 }
 
 SimulatedBackend::Slot& SimulatedBackend::SlotAt(SlotId id) {

@@ -6,7 +6,8 @@
 // and all tokens up to that position, in the same blocks; a row continues the hash of the position before, as
 // its block table leads to it. Its token is taken from that hash, and from seed and choice too unless
 // sampling is greedy. So tokens depend on the request alone, and a wrong block, position or token shows.
-// Every token is as likely as any other. Logits do not exist (CHECK).
+// Every token that is allowed is as likely as any other: penalties and biases change nothing.
+// Log-probabilities are made up from the same hash; logits do not exist (CHECK).
 //
 // Threads: as Backend says; no thread of its own. A step's results are there at Submit, its time passes in
 // Collect.
@@ -18,6 +19,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/clock.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/simulated/card.h"
@@ -48,6 +50,8 @@ class SimulatedBackend : public Backend {
   struct Slot {
     bool attached = false;
     SamplingParams sampling;
+    TokenControls controls;
+    int32_t prompt_tokens = 0;
     TokenId last_token = -1;  // -1: nothing was sampled yet
     std::vector<BlockId> blocks;
   };
@@ -60,7 +64,10 @@ class SimulatedBackend : public Backend {
   void RunSegment(const StepPlan& plan, const Segment& segment, StepResult* result);
   Slot& SlotAt(SlotId id);
   uint64_t& HashAt(const Slot& slot, int32_t position);
-  RowOutput Sample(const SamplingParams& sampling, uint64_t hash) const;
+  // The token after a row at `position`, whose hash this is; not one of `banned`.
+  TokenId Sample(const Slot& slot, int32_t position, absl::Span<const TokenId> banned, uint64_t hash) const;
+  // Adds an output with as many alternatives as asked for.
+  static void AddOutput(TokenId token, bool logprob, int32_t num_top, uint64_t hash, StepResult* result);
 
   const SimulatedOptions options_;
   const CostModel cost_;

@@ -78,6 +78,54 @@ TEST_F(SimulatedBackendTest, SeedAndChoiceDrawWhereSamplingIsNotGreedy) {
   EXPECT_EQ(generate({.temperature = 0, .seed = 1}), generate({.temperature = 0, .seed = 2}));
 }
 
+TEST_F(SimulatedBackendTest, HonoursWhatMayNotBeGenerated) {
+  const auto backend = Make("zero");
+  StepPlan plan;
+  plan.attaches = {{.slot = 0, .sampling = kGreedy}, {.slot = 1, .sampling = kGreedy, .prompt_tokens = 2}};
+  plan.attaches[0].controls.allowed_ids = {7, 8, 9};
+  plan.attaches[0].controls.banned_ids = {8};
+  plan.attaches[1].controls.allowed_ids = {7, 8};
+  plan.attaches[1].controls.late_ids = {7};
+  plan.attaches[1].controls.min_tokens = 1;
+  plan.appends = {{0, 0}, {1, 1}};
+  plan.tokens = {1, 2};
+  plan.banned = {9};
+  Segment segment{0, 0, 2, false, 0, 1};
+  segment.num_banned = 1;
+  plan.segments = {segment, {1, 0, 2, false, 0, 1}};
+  const StepResult result = backend->Collect(backend->Submit(plan)).value();
+  EXPECT_EQ(result.outputs[0].token, 7);
+  EXPECT_EQ(result.outputs[1].token, 8);
+}
+
+TEST_F(SimulatedBackendTest, ScoresKnownTokensAndCopiesBlocks) {
+  const auto backend = Make("zero");
+  StepPlan plan;
+  plan.attaches = {{.slot = 0, .sampling = {.temperature = 0, .prompt_top_logprobs = 2}}};
+  plan.appends = {{0, 0}};
+  plan.tokens = {1, 2, 3};
+  plan.targets = {2, 3};
+  Segment segment{0, 0, 3, false, 0, 1};
+  segment.num_scored = 2;
+  plan.segments = {segment};
+  const StepResult result = backend->Collect(backend->Submit(plan)).value();
+  ASSERT_EQ(result.outputs.size(), 3u);
+  EXPECT_EQ(result.outputs[1].token, 3);
+  EXPECT_LT(result.outputs[1].logprob, 0);
+  ASSERT_EQ(result.top.size(), 4u);
+  EXPECT_EQ(result.top[2].id, 3);
+
+  // Another slot goes on from a copy as the first one does.
+  plan = {};
+  plan.attaches = {{.slot = 1, .sampling = kGreedy}};
+  plan.appends = {{1, 5}};
+  plan.copies = {{0, 5}};
+  plan.tokens = {4};
+  plan.segments = {{0, 3, 1, false, 0, 1}, {1, 3, 1, false, 0, 1}};
+  const StepResult next = backend->Collect(backend->Submit(plan)).value();
+  EXPECT_EQ(next.outputs[0].token, next.outputs[1].token);
+}
+
 TEST_F(SimulatedBackendTest, TakesTheTimeOfItsCardOnTheGivenClock) {
   const auto backend = Make("a10-series");
   StepDriver driver(backend.get(), kNumBlocks);
