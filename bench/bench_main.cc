@@ -37,9 +37,9 @@ absl::Status RunClosedRuns() {
 absl::Status RunArrivals() {
   const absl::StatusOr<ridge::bench::LadderConfig> config = ridge::bench::LadderConfigFromFlags();
   if (!config.ok()) return config.status();
-  const absl::StatusOr<ridge::bench::OpenOptions> options = ridge::bench::OpenOptionsFromFlags();
-  if (!options.ok()) return options.status();
-  return ridge::bench::ArrivalSweep(*config, *options, std::cerr);
+  const absl::StatusOr<ridge::bench::ArrivalsFlags> flags = ridge::bench::ArrivalsFlagsFromFlags();
+  if (!flags.ok()) return flags.status();
+  return ridge::bench::ArrivalSweep(*config, *flags, std::cerr);
 }
 
 constexpr Subcommand kSubcommands[] = {

@@ -10,6 +10,6 @@ namespace ridge::bench {
 
 // Each engine in turn; a line a run goes to `progress`.
 absl::Status Closed(LadderConfig config, const ClosedFlags& flags, std::ostream& progress);
-absl::Status ArrivalSweep(LadderConfig config, const OpenOptions& options, std::ostream& progress);
+absl::Status ArrivalSweep(LadderConfig config, const ArrivalsFlags& flags, std::ostream& progress);
 
 }  // namespace ridge::bench

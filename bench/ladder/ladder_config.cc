@@ -151,8 +151,8 @@ absl::StatusOr<ClosedFlags> ClosedFlagsFromFlags() {
   return flags;
 }
 
-absl::StatusOr<OpenOptions> OpenOptionsFromFlags() {
-  OpenOptions options;
+absl::StatusOr<ArrivalsFlags> ArrivalsFlagsFromFlags() {
+  ArrivalsFlags flags;
   const absl::StatusOr<int32_t> requests =
       ParseCount("--requests", absl::StrCat(absl::GetFlag(FLAGS_requests)), kMostRequests);
   if (!requests.ok()) return requests.status();
@@ -161,18 +161,18 @@ absl::StatusOr<OpenOptions> OpenOptionsFromFlags() {
     if (!absl::SimpleAtod(text, &rate) || !(rate > 0) || rate > 1e6) {
       return InvalidField("--rates", absl::StrCat("\"", text, "\" is not a rate above 0 and up to 1e6"));
     }
-    options.rates.push_back(rate);
+    flags.rates.push_back(rate);
   }
-  options.seed = absl::GetFlag(FLAGS_draw_seed);
-  options.burstiness = absl::GetFlag(FLAGS_burstiness);
-  options.least_served_share = absl::GetFlag(FLAGS_least_served);
-  options.stop_above = absl::GetFlag(FLAGS_stop_above);
-  if (!(options.burstiness > 0)) return InvalidField("--burstiness", "must be more than 0");
-  absl::Status status = CheckAtLeast("--least_served", options.least_served_share, 0);
-  status.Update(CheckAtLeast("--stop_above", options.stop_above, 0));
+  flags.pass.seed = absl::GetFlag(FLAGS_draw_seed);
+  flags.pass.burstiness = absl::GetFlag(FLAGS_burstiness);
+  flags.least_served_share = absl::GetFlag(FLAGS_least_served);
+  flags.pass.stop_above = absl::GetFlag(FLAGS_stop_above);
+  if (!(flags.pass.burstiness > 0)) return InvalidField("--burstiness", "must be more than 0");
+  absl::Status status = CheckAtLeast("--least_served", flags.least_served_share, 0);
+  status.Update(CheckAtLeast("--stop_above", flags.pass.stop_above, 0));
   if (!status.ok()) return status;
-  options.workload = MixedDraw(options.seed, *requests);
-  return options;
+  flags.pass.workload = MixedDraw(flags.pass.seed, *requests);
+  return flags;
 }
 
 }  // namespace ridge::bench

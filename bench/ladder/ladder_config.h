@@ -29,6 +29,11 @@ struct ClosedFlags {
 };
 absl::StatusOr<ClosedFlags> ClosedFlagsFromFlags();
 
-absl::StatusOr<OpenOptions> OpenOptionsFromFlags();
+struct ArrivalsFlags {
+  PassOptions pass;
+  std::vector<double> rates;
+  double least_served_share;
+};
+absl::StatusOr<ArrivalsFlags> ArrivalsFlagsFromFlags();
 
 }  // namespace ridge::bench

@@ -1,6 +1,7 @@
 #include "bench/measure/experiment.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -8,10 +9,14 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "bench/workload/draw.h"
+#include "bench/workload/python_random.h"
 #include "common/hash.h"
 
 namespace ridge::bench {
 namespace {
+
+// A search ends where the rate that was missed is no more than this times the one that was met.
+constexpr double kGoodputPrecision = 1.05;
 
 std::string NowUtc() {
   return absl::FormatTime("%Y-%m-%d%ET%H:%M:%S+00:00", absl::Now(), absl::UTCTimeZone());
@@ -62,6 +67,31 @@ std::vector<RunRecord> ToRecords(const Subject& subject, const Workload& workloa
   return records;
 }
 
+// Lets the clients of some requests leave, each after a number of tokens of its own.
+void CancelSome(const PassOptions& options, std::vector<TargetRequest>& requests) {
+  if (options.cancelled_share == 0) return;
+  PythonRandom random(options.seed);
+  for (TargetRequest& request : requests) {
+    if (random.Uniform() >= options.cancelled_share) continue;
+    request.cancel_after_tokens = 1 + static_cast<int32_t>(random.Below(request.max_tokens));
+  }
+}
+
+std::string PassLine(const PassOptions& options, const OpenSummary& summary) {
+  const std::string offered = options.in_flight > 0 ? absl::StrFormat("%d in flight", options.in_flight)
+                              : options.last_rate > 0
+                                  ? absl::StrFormat("%g to %g/s", options.rate, options.last_rate)
+                                  : absl::StrFormat("%g/s", options.rate);
+  return absl::StrFormat(
+      "%s: served %.3f/s, %.1f tokens/s, TTFT p50 %.3f p99 %.3f s, queue p50 %.3f s, ITL p50 %.2f p99 %.2f "
+      "ms, disturbed gaps "
+      "p50 %.1f worst %.1f ms, %d over 150 ms; %d cancelled, %d unserved, %d late",
+      offered, summary.served_rate, summary.tokens_per_second, summary.ttft_s.p50, summary.ttft_s.p99,
+      summary.queue_s.p50, summary.itl_s.p50 * 1e3, summary.itl_s.p99 * 1e3, summary.disturbance_s.p50 * 1e3,
+      summary.disturbance_s.worst * 1e3, summary.disturbed_over_150_ms, summary.cancelled, summary.unserved,
+      summary.late);
+}
+
 // One line of a run: its median sequence and the batch as a whole.
 std::string RunLine(const Workload& workload, int run_index, const std::vector<RunRecord>& records) {
   std::vector<double> ttft_ms, itl_ms;
@@ -79,8 +109,8 @@ std::string RunLine(const Workload& workload, int run_index, const std::vector<R
                          static_cast<double>(tokens) / total_s, total_s);
 }
 
-std::vector<ArrivalRecord> ToArrivals(const Subject& subject, const OpenOptions& options,
-                                      const Workload& workload, double rate, const OpenSummary& summary,
+std::vector<ArrivalRecord> ToArrivals(const Subject& subject, const PassOptions& options,
+                                      const Workload& workload, const OpenSummary& summary,
                                       absl::Span<const TargetResult> results) {
   std::vector<ArrivalRecord> records(results.size());
   const std::string sweep_id = ShortId();
@@ -89,7 +119,9 @@ std::vector<ArrivalRecord> ToArrivals(const Subject& subject, const OpenOptions&
     const TargetResult& result = results[i];
     ArrivalRecord& record = records[i];
     record.sweep_id = sweep_id;
-    record.rate = rate;
+    record.rate = options.rate;
+    record.last_rate = options.last_rate;
+    record.in_flight = options.in_flight;
     record.max_batch = subject.max_batch;
     record.seed = options.seed;
     record.requests = static_cast<int32_t>(results.size());
@@ -162,39 +194,71 @@ absl::Status RunClosed(const Subject& subject, const ClosedOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status RunOpen(const Subject& subject, const OpenOptions& options) {
-  for (const double rate : options.rates) {
-    if (subject.records->HasSweep(rate)) continue;
-    Workload workload = options.workload;
-    SetArrivals(
-        {.first_rate = rate, .last_rate = rate, .burstiness = options.burstiness, .seed = options.seed},
-        &workload);
-    absl::StatusOr<std::vector<TargetRequest>> requests = ToRequests(workload, subject.prompts);
-    if (!requests.ok()) return requests.status();
-    absl::StatusOr<std::vector<TargetResult>> results =
-        subject.target->Run(*requests, {.stop_above = options.stop_above});
-    if (!results.ok()) return results.status();
-    const OpenSummary summary = Summarise(*requests, *results);
-    *subject.progress
-        << absl::StrFormat(
-               "%g/s: served %.3f/s, %.1f tokens/s, TTFT p50 %.3f p99 %.3f s, queue p50 %.3f s, ITL p50 %.2f "
-               "p99 %.2f ms, disturbed gaps p50 %.1f worst %.1f ms, %d over 150 ms; %d unserved, %d late",
-               rate, summary.served_rate, summary.tokens_per_second, summary.ttft_s.p50, summary.ttft_s.p99,
-               summary.queue_s.p50, summary.itl_s.p50 * 1e3, summary.itl_s.p99 * 1e3,
-               summary.disturbance_s.p50 * 1e3, summary.disturbance_s.worst * 1e3,
-               summary.disturbed_over_150_ms, summary.unserved, summary.late)
-        << std::endl;
-    if (summary.late > 0) {
-      return absl::AbortedError(absl::StrCat(
-          summary.late, " of ", results->size(), " requests were sent more than ", kLateSeconds * 1e3,
-          " ms late at ", rate, "/s: the run measured its client and is not recorded"));
-    }
-    absl::Status status =
-        subject.records->AddSweep(ToArrivals(subject, options, workload, rate, summary, *results));
-    if (!status.ok()) return status;
-    if (summary.served_rate < options.least_served_share * rate) break;
+absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const PassOptions& options) {
+  if (subject.records->HasPass(options.rate, options.last_rate, options.in_flight)) return std::nullopt;
+  Workload workload = options.workload;
+  if (options.rate > 0) {
+    const double last_rate = options.last_rate > 0 ? options.last_rate : options.rate;
+    SetArrivals({options.rate, last_rate, options.burstiness, options.seed}, &workload);
+  }
+  absl::StatusOr<std::vector<TargetRequest>> requests = ToRequests(workload, subject.prompts);
+  if (!requests.ok()) return requests.status();
+  CancelSome(options, *requests);
+  absl::StatusOr<std::vector<TargetResult>> results =
+      subject.target->Run(*requests, {.most_in_flight = options.in_flight, .stop_above = options.stop_above});
+  if (!results.ok()) return results.status();
+  const OpenSummary summary = Summarise(*requests, *results);
+  *subject.progress << PassLine(options, summary) << std::endl;
+  if (options.in_flight == 0 && summary.late > 0) {
+    return absl::AbortedError(absl::StrCat(summary.late, " of ", results->size(),
+                                           " requests were sent more than ", kLateSeconds * 1e3,
+                                           " ms late: the run measured its client and is not recorded"));
+  }
+  absl::Status status = subject.records->AddPass(ToArrivals(subject, options, workload, summary, *results));
+  if (!status.ok()) return status;
+  return summary;
+}
+
+absl::Status RunRates(const Subject& subject, PassOptions options, const std::vector<double>& rates,
+                      double least_served_share) {
+  for (const double rate : rates) {
+    options.rate = rate;
+    const absl::StatusOr<std::optional<OpenSummary>> summary = RunPass(subject, options);
+    if (!summary.ok()) return summary.status();
+    if (summary->has_value() && (*summary)->served_rate < least_served_share * rate) break;
   }
   return absl::OkStatus();
+}
+
+absl::Status RunConcurrencies(const Subject& subject, PassOptions options,
+                              const std::vector<int32_t>& in_flight) {
+  for (const int32_t count : in_flight) {
+    options.in_flight = count;
+    const absl::Status status = RunPass(subject, options).status();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+bool Meets(const OpenSummary& summary, const GoodputLimits& limits) {
+  return summary.unserved == 0 && summary.ttft_s.p99 <= limits.ttft_p99_s &&
+         summary.itl_s.p99 <= limits.itl_p99_s;
+}
+
+absl::StatusOr<double> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
+                                     const GoodputLimits& limits) {
+  double met = 0, missed = 0, rate = first_rate;
+  while (missed == 0 || missed > kGoodputPrecision * met) {
+    options.rate = rate;
+    const absl::StatusOr<std::optional<OpenSummary>> summary = RunPass(subject, options);
+    if (!summary.ok()) return summary.status();
+    if (!summary->has_value())
+      return absl::FailedPreconditionError("a search needs a folder without its records");
+    (Meets(**summary, limits) ? met : missed) = rate;
+    if (met == 0) return 0;
+    rate = missed == 0 ? 2 * met : std::sqrt(met * missed);
+  }
+  return met;
 }
 
 }  // namespace ridge::bench

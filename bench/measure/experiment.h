@@ -1,13 +1,16 @@
-// The experiments of the ladder on one target: closed runs over all sizes, and open passes over a trace at
+// The experiments of the ladder on one target: closed runs over all sizes, and passes over a workload at
 // several rates. Each writes its records as it goes and skips what is there already.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "bench/measure/summary.h"
 #include "bench/measure/target.h"
 #include "bench/records/record_files.h"
@@ -34,17 +37,45 @@ struct ClosedOptions {
 };
 absl::Status RunClosed(const Subject& subject, const ClosedOptions& options);
 
-struct OpenOptions {
-  Workload workload;          // its arrivals are set anew for each rate
-  std::vector<double> rates;  // requests a second, ascending
-  double burstiness = 1;
-  uint64_t seed = 0;
-  // Ends the sweep after the first rate at which less than this share of the offered rate is served; 0: all
-  // rates.
-  double least_served_share = 0;
-  int32_t stop_above = 0;  // see RunLimits
+// One pass over a workload, and how its requests come.
+struct PassOptions {
+  Workload workload;
+  // Requests a second, from the first to the last request; 0: at the workload's own times.
+  double rate = 0;
+  double last_rate = 0;        // 0: as `rate`
+  int32_t in_flight = 0;       // more than this wait for one to end, whatever the rate; 0: none waits
+  double burstiness = 1;       // of the gaps, see Arrivals
+  uint64_t seed = 0;           // of the draw and of the arrivals
+  int32_t stop_above = 0;      // see RunLimits
+  double cancelled_share = 0;  // of the requests: their clients leave after a random number of tokens
 };
-absl::Status RunOpen(const Subject& subject, const OpenOptions& options);
+
+// Records the pass and says what came of it, on one line of progress. An open pass with late requests
+// measured its client: ABORTED, and nothing is recorded. Where the pass is on record already, nothing is run:
+// nullopt.
+absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const PassOptions& options);
+
+// A pass at each rate, ascending. Ends after the first one at which less than `least_served_share` of the
+// offered rate is served; 0: takes all.
+absl::Status RunRates(const Subject& subject, PassOptions options, const std::vector<double>& rates,
+                      double least_served_share);
+
+// A pass at each number of requests in flight.
+absl::Status RunConcurrencies(const Subject& subject, PassOptions options,
+                              const std::vector<int32_t>& in_flight);
+
+// What a service promises its users.
+struct GoodputLimits {
+  double ttft_p99_s = 0.5;
+  double itl_p99_s = 0.025;
+};
+bool Meets(const OpenSummary& summary, const GoodputLimits& limits);
+
+// The highest rate that meets the limits with every request served: doubles from `first_rate`, then halves
+// the interval until it is within 5 %. 0 where the first rate does not meet them. Runs every pass, recorded
+// or not.
+absl::StatusOr<double> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
+                                     const GoodputLimits& limits);
 
 // The requests of a workload, with their prompts.
 absl::StatusOr<std::vector<TargetRequest>> ToRequests(const Workload& workload, Prompts* prompts);

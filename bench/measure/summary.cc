@@ -60,7 +60,7 @@ OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const
     const double arrival_s = requests[i].arrival_s;
     summary.late += result.sent_s > arrival_s + kLateSeconds;
     if (!result.served()) {
-      ++summary.unserved;
+      ++(result.end == "cancelled" ? summary.cancelled : summary.unserved);
       continue;
     }
     ++summary.served;

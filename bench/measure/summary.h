@@ -17,6 +17,7 @@ Spread SpreadOf(std::vector<double> values);
 
 struct OpenSummary {
   int32_t served = 0;
+  int32_t cancelled = 0;         // their clients left, as they were told to
   int32_t unserved = 0;          // ended otherwise, or were never sent
   int32_t late = 0;              // sent later than scheduled by more than kLateSeconds
   double served_rate = 0;        // served requests / (first arrival to the last one's end)

@@ -31,6 +31,8 @@ Columns ColumnsOf(const RunContext& context, const ArrivalRecord& record) {
           {"device", context.device},
           {"device_name", context.device_name},
           {"rate", absl::StrCat(record.rate)},
+          {"last_rate", absl::StrCat(record.last_rate)},
+          {"in_flight", absl::StrCat(record.in_flight)},
           {"max_batch", absl::StrCat(record.max_batch)},
           {"seed", absl::StrCat(record.seed)},
           {"requests", absl::StrCat(record.requests)},

@@ -10,8 +10,10 @@
 namespace ridge::bench {
 
 struct ArrivalRecord {
-  std::string sweep_id;  // of this pass over the trace
-  double rate = 0;       // offered requests a second
+  std::string sweep_id;   // of this pass over the trace
+  double rate = 0;        // offered requests a second; 0: the workload's own times
+  double last_rate = 0;   // where the rate changes: at the end; otherwise 0
+  int32_t in_flight = 0;  // most at once; 0: no limit
   int32_t max_batch = 0;
   uint64_t seed = 0;  // of the draw
   int32_t requests = 0;

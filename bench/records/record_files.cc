@@ -21,6 +21,10 @@ constexpr char kRuns[] = "runs.csv.gz";
 constexpr char kRunLines[] = "runs.jsonl.gz";
 constexpr char kArrivals[] = "arrivals.csv.gz";
 
+std::string PassKey(const std::string& rate, const std::string& last_rate, const std::string& in_flight) {
+  return absl::StrCat(rate, " ", last_rate, " ", in_flight);
+}
+
 // A CSV file with a header, record by record.
 class CsvFile {
  public:
@@ -82,7 +86,7 @@ absl::StatusOr<RecordFiles> RecordFiles::Open(const std::string& folder, const R
   if (error) return absl::UnavailableError(absl::StrCat(folder, ": ", error.message()));
   RecordFiles files(folder, context);
   absl::Status status = files.ReadRuns();
-  if (status.ok()) status = files.ReadSweeps();
+  if (status.ok()) status = files.ReadPasses();
   if (!status.ok()) return status;
   return files;
 }
@@ -109,7 +113,7 @@ absl::Status RecordFiles::ReadRuns() {
   }
 }
 
-absl::Status RecordFiles::ReadSweeps() {
+absl::Status RecordFiles::ReadPasses() {
   absl::StatusOr<std::optional<CsvFile>> file = CsvFile::Open(folder_ + "/" + kArrivals, ArrivalCsvHeader());
   if (!file.ok() || !file->has_value()) return file.status();
   CsvFile& csv = **file;
@@ -122,7 +126,7 @@ absl::Status RecordFiles::ReadSweeps() {
       if (absl::Status status = csv.Expect(record, name, value); !status.ok()) return status;
     }
     if (record["engine"] == context_.engine && record["engine_params"] == context_.engine_params) {
-      sweeps_.insert(record["rate"]);
+      passes_.insert(PassKey(record["rate"], record["last_rate"], record["in_flight"]));
     }
   }
 }
@@ -131,8 +135,8 @@ bool RecordFiles::HasRun(const std::string& workload, int run_index) const {
   return runs_.contains({workload, run_index});
 }
 
-bool RecordFiles::HasSweep(double rate) const {
-  return sweeps_.contains(absl::StrCat(rate));
+bool RecordFiles::HasPass(double rate, double last_rate, int32_t in_flight) const {
+  return passes_.contains(PassKey(absl::StrCat(rate), absl::StrCat(last_rate), absl::StrCat(in_flight)));
 }
 
 absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records) {
@@ -148,11 +152,12 @@ absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records) {
   return status.ok() ? AppendGzip(csv, rows) : status;
 }
 
-absl::Status RecordFiles::AddSweep(absl::Span<const ArrivalRecord> records) {
+absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records) {
   std::string rows;
   for (const ArrivalRecord& record : records) {
     rows += ArrivalCsvLine(context_, record);
-    sweeps_.insert(absl::StrCat(record.rate));
+    passes_.insert(
+        PassKey(absl::StrCat(record.rate), absl::StrCat(record.last_rate), absl::StrCat(record.in_flight)));
   }
   const std::string csv = folder_ + "/" + kArrivals;
   if (!fs::exists(csv)) rows = ArrivalCsvHeader() + rows;

@@ -28,22 +28,23 @@ class RecordFiles {
 
   // Whether the run is there, of this engine with these parameters.
   bool HasRun(const std::string& workload, int run_index) const;
-  bool HasSweep(double rate) const;
+  // A pass over a workload, by how its requests came.
+  bool HasPass(double rate, double last_rate, int32_t in_flight) const;
 
   // The sequences of one run.
   absl::Status AddRun(absl::Span<const RunRecord> records);
   // The requests of one pass over a trace.
-  absl::Status AddSweep(absl::Span<const ArrivalRecord> records);
+  absl::Status AddPass(absl::Span<const ArrivalRecord> records);
 
  private:
   RecordFiles(std::string folder, RunContext context);
   absl::Status ReadRuns();
-  absl::Status ReadSweeps();
+  absl::Status ReadPasses();
 
   std::string folder_;
   RunContext context_;
   std::set<std::pair<std::string, int>> runs_;  // workload, index
-  std::set<std::string> sweeps_;                // rates, as written
+  std::set<std::string> passes_;                // PassKey
   absl::flat_hash_set<std::string> hashes_;     // of the outputs whose ids are written
 };
 

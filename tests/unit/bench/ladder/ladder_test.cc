@@ -78,8 +78,8 @@ TEST_F(LadderTest, WithoutACacheALongPromptSlowsEveryToken) {
 
 TEST_F(LadderTest, AnOpenSweepRecordsEveryRequest) {
   config_.engines = {"chunked"};
-  OpenOptions options{.workload = MixedDraw(0, 40), .rates = {0.5, 100}};
-  ASSERT_TRUE(ArrivalSweep(config_, options, progress_).ok());
+  const ArrivalsFlags flags{{.workload = MixedDraw(0, 40)}, {0.5, 100}, 0};
+  ASSERT_TRUE(ArrivalSweep(config_, flags, progress_).ok());
   const std::vector<Row> rows = Rows("arrivals.csv.gz");
   ASSERT_EQ(rows.size(), 80);
   double slow_queue_s = 0, fast_queue_s = 0;

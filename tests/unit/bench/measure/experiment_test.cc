@@ -1,5 +1,6 @@
 #include "bench/measure/experiment.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 
@@ -22,6 +23,8 @@ class EvenTarget final : public Target {
   absl::StatusOr<std::vector<TargetResult>> Run(absl::Span<const TargetRequest> requests,
                                                 const RunLimits&) override {
     sizes.push_back(requests.size());
+    leaving = std::count_if(requests.begin(), requests.end(),
+                            [](const auto& r) { return r.cancel_after_tokens > 0; });
     std::vector<TargetResult> results;
     for (const TargetRequest& request : requests) {
       TargetResult result;
@@ -39,6 +42,7 @@ class EvenTarget final : public Target {
   }
 
   std::vector<size_t> sizes;  // of the runs
+  int64_t leaving = 0;        // clients of the last one
   double late_s = 0;
   std::string end = "length";
 
@@ -91,26 +95,68 @@ TEST_F(ExperimentTest, AClosedRunInWhichARequestFailsIsNotRecorded) {
   EXPECT_FALSE(records_->HasRun("p16-x1", 0));
 }
 
-TEST_F(ExperimentTest, AnOpenSweepEndsWhereTheTargetFallsBehind) {
+TEST_F(ExperimentTest, RatesEndWhereTheTargetFallsBehind) {
   EvenTarget target(1.0, 0.1);
-  OpenOptions options{
-      .workload = UniformDraw(16, 11, 50), .rates = {1, 2, 1000, 2000}, .least_served_share = 0.8};
-  ASSERT_TRUE(RunOpen(SubjectOf(&target), options).ok());
+  const PassOptions options{.workload = UniformDraw(16, 11, 50)};
+  ASSERT_TRUE(RunRates(SubjectOf(&target), options, {1, 2, 1000, 2000}, 0.8).ok());
   EXPECT_THAT(target.sizes, ElementsAre(50, 50, 50));  // 50 in 2 s are not 1,000 a second
   Open();
-  EXPECT_TRUE(records_->HasSweep(1));
-  EXPECT_TRUE(records_->HasSweep(1000));
-  EXPECT_FALSE(records_->HasSweep(2000));
+  EXPECT_TRUE(records_->HasPass(1, 0, 0));
+  EXPECT_TRUE(records_->HasPass(1000, 0, 0));
+  EXPECT_FALSE(records_->HasPass(2000, 0, 0));
 }
 
-TEST_F(ExperimentTest, LateSendsInvalidateASweep) {
+TEST_F(ExperimentTest, LateSendsInvalidateAPass) {
   EvenTarget target(1.0, 0.1);
   target.late_s = 0.006;
-  const absl::Status status = RunOpen(SubjectOf(&target), {.workload = UniformDraw(16, 2, 3), .rates = {1}});
+  const absl::Status status =
+      RunPass(SubjectOf(&target), {.workload = UniformDraw(16, 2, 3), .rate = 1}).status();
   EXPECT_EQ(status.message(),
-            "3 of 3 requests were sent more than 5 ms late at 1/s: the run measured its client and is not "
-            "recorded");
-  EXPECT_FALSE(records_->HasSweep(1));
+            "3 of 3 requests were sent more than 5 ms late: the run measured its client and is not recorded");
+  EXPECT_FALSE(records_->HasPass(1, 0, 0));
+}
+
+TEST_F(ExperimentTest, APassIsNotRunAgain) {
+  EvenTarget target(1.0, 0.1);
+  PassOptions options{.workload = UniformDraw(16, 2, 3)};
+  ASSERT_TRUE(RunConcurrencies(SubjectOf(&target), options, {1, 4}).ok());
+  ASSERT_TRUE(RunConcurrencies(SubjectOf(&target), options, {1, 4, 8}).ok());
+  EXPECT_EQ(target.sizes.size(), 3);
+  EXPECT_THAT(progress_.str(), HasSubstr("8 in flight: served "));
+  options.in_flight = 8;
+  EXPECT_FALSE(RunPass(SubjectOf(&target), options)->has_value());
+}
+
+TEST_F(ExperimentTest, SomeClientsLeave) {
+  EvenTarget target(1.0, 0.1);
+  const PassOptions options{.workload = UniformDraw(16, 20, 1000), .rate = 10, .cancelled_share = 0.25};
+  ASSERT_TRUE(RunPass(SubjectOf(&target), options).ok());
+  EXPECT_NEAR(target.leaving, 250, 50);
+}
+
+// Serves every rate up to 37 a second at once, and none above within the limit.
+class LimitedTarget final : public Target {
+ public:
+  absl::StatusOr<std::vector<TargetResult>> Run(absl::Span<const TargetRequest> requests,
+                                                const RunLimits& limits) override {
+    const double rate = static_cast<double>(requests.size()) / requests.back().arrival_s;
+    EvenTarget even(rate > 37 ? 0.6 : 0.1, 0.01);
+    return even.Run(requests, limits);
+  }
+};
+
+TEST_F(ExperimentTest, GoodputIsTheHighestRateThatMeetsTheLimits) {
+  LimitedTarget target;
+  const absl::StatusOr<double> rate =
+      SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 2, {});
+  ASSERT_TRUE(rate.ok()) << rate.status();
+  EXPECT_GT(*rate, 37 / 1.1);
+  EXPECT_LT(*rate, 37 * 1.1);  // the draw's own rate is not exactly the offered one
+}
+
+TEST_F(ExperimentTest, GoodputIsNothingWhereTheFirstRateIsTooMuch) {
+  LimitedTarget target;
+  EXPECT_EQ(*SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 100, {}), 0);
 }
 
 }  // namespace

@@ -47,14 +47,15 @@ TEST_F(RecordFilesTest, KnowsWhatIsThereWhenOpenedAgain) {
     ASSERT_TRUE(files.AddRun({Run("p16-x1", 0, {1, 2})}).ok());
     ArrivalRecord arrival;
     arrival.rate = 0.5;
-    ASSERT_TRUE(files.AddSweep({arrival, arrival}).ok());
+    ASSERT_TRUE(files.AddPass({arrival, arrival}).ok());
   }
   RecordFiles files = *RecordFiles::Open(folder_, context_);
   EXPECT_TRUE(files.HasRun("p16-x1", 0));
   EXPECT_FALSE(files.HasRun("p16-x1", 1));
   EXPECT_FALSE(files.HasRun("p64-x1", 0));
-  EXPECT_TRUE(files.HasSweep(0.5));
-  EXPECT_FALSE(files.HasSweep(1));
+  EXPECT_TRUE(files.HasPass(0.5, 0, 0));
+  EXPECT_FALSE(files.HasPass(1, 0, 0));
+  EXPECT_FALSE(files.HasPass(0.5, 0, 8));
 
   context_.engine = "naive";  // another engine has its own runs in the same files
   EXPECT_FALSE(RecordFiles::Open(folder_, context_)->HasRun("p16-x1", 0));

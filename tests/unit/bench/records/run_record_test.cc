@@ -106,14 +106,16 @@ TEST(ArrivalCsvLine, CountsFromTheScheduledArrival) {
   EXPECT_EQ(ArrivalCsvHeader(),
             "schema,bench_id,sweep_id,ridge_version,commit,engine,engine_params,model,dtype,device,device_"
             "name,rate,"
-            "max_batch,seed,requests,unserved,late,prompt_label,prompt_tokens,budget,completion_tokens,"
+            "last_rate,in_flight,max_batch,seed,requests,unserved,late,prompt_label,prompt_tokens,budget,"
+            "completion_tokens,"
             "arrival_s,start_s,"
             "queue_s,ttft_s,latency_s,end\n");
   EXPECT_EQ(
       ArrivalCsvLine(SomeContext(), record),
       "1,7953dc6e,s,0.1.0,abc,cached,\"{\"\"attention\"\": "
       "\"\"split\"\"}\",synthetic:qwen2.5-1.5b,float16,cuda,"
-      "NVIDIA A10,2.5,32,0,400,0,0,p64,64,128,128,10.000000,10.250000,0.250000,0.500000,3.000000,length\n");
+      "NVIDIA "
+      "A10,2.5,0,0,32,0,400,0,0,p64,64,128,128,10.000000,10.250000,0.250000,0.500000,3.000000,length\n");
 }
 
 TEST(ArrivalCsvLine, LeavesOutWhatNeverHappened) {
