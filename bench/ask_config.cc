@@ -7,7 +7,6 @@
 #include "common/status.h"
 #include "common/utf8.h"
 
-ABSL_FLAG(std::string, target, "127.0.0.1:50050", "host:port of a router or a worker");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "limit of the whole request");
 ABSL_FLAG(std::string, prompt, "", "text to continue");
 ABSL_FLAG(std::string, chat, "", "message of a user to answer");

@@ -4,13 +4,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/ask.h"
+#include "bench/flags/shared_flags.h"
 #include "bench/ladder/ladder.h"
+#include "bench/measure/pass_flags.h"
 #include "bench/roofline_command.h"
+#include "bench/serve/serve_load.h"
+#include "bench/workload/draw.h"
 #include "common/flags.h"
 #include "common/logging.h"
+#include "common/status.h"
 
 namespace {
 
@@ -37,9 +43,32 @@ absl::Status RunClosedRuns() {
 absl::Status RunArrivals() {
   const absl::StatusOr<ridge::bench::LadderConfig> config = ridge::bench::LadderConfigFromFlags();
   if (!config.ok()) return config.status();
-  const absl::StatusOr<ridge::bench::ArrivalsFlags> flags = ridge::bench::ArrivalsFlagsFromFlags();
+  const absl::StatusOr<ridge::bench::PassFlags> flags = ridge::bench::PassFlagsFromFlags();
   if (!flags.ok()) return flags.status();
   return ridge::bench::ArrivalSweep(*config, *flags, std::cerr);
+}
+
+absl::Status RunServeLoad() {
+  const absl::StatusOr<ridge::bench::ServeLoadConfig> config = ridge::bench::ServeLoadConfigFromFlags();
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<ridge::bench::PassFlags> flags = ridge::bench::PassFlagsFromFlags();
+  if (!flags.ok()) return flags.status();
+  return ridge::bench::ServeLoad(*config, *flags, std::cerr);
+}
+
+// Freezes what the flags draw or read.
+absl::Status RunDraw() {
+  const absl::StatusOr<ridge::bench::PassFlags> flags = ridge::bench::PassFlagsFromFlags();
+  if (!flags.ok()) return flags.status();
+  ridge::bench::Workload workload = flags->pass.workload;
+  if (!flags->rates.empty()) {
+    const double first = flags->rates.front(),
+                 last = flags->pass.last_rate > 0 ? flags->pass.last_rate : first;
+    ridge::bench::SetArrivals({first, last, flags->pass.burstiness, flags->pass.seed}, &workload);
+  }
+  const std::string out = absl::GetFlag(FLAGS_out);
+  if (out.empty()) return ridge::InvalidField("--out", "required: the file to write");
+  return ridge::bench::WriteWorkload(workload, out);
 }
 
 constexpr Subcommand kSubcommands[] = {
@@ -50,6 +79,9 @@ constexpr Subcommand kSubcommands[] = {
      RunClosedRuns},
     {"arrivals", "requests that arrive over time: --model, --engine, --rates, --requests, --out",
      RunArrivals},
+    {"serve-load", "load on a running service: --target, --rates or --in_flight or --goodput, --out",
+     RunServeLoad},
+    {"draw", "freeze a workload to a file: --requests, --rates, --mooncake, --burstgpt, --out FILE", RunDraw},
     {"roofline", "the arithmetic of a model on a card, as pages: --model, --card, --out",
      ridge::bench::Roofline},
 };

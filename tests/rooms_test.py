@@ -19,7 +19,7 @@ ALLOWED = {
     "worker/service": {"common", "worker/backend", "worker/backend/cpu", "worker/backend/cuda", "worker/backend/simulated", "worker/decision", "worker/loop",
                        "worker/model", "worker/text"},
     "router": {"common"},
-    "bench": {"bench/flags", "bench/ladder", "bench/records", "bench/roofline", "common", "worker/model"},
+    "bench": {"bench/flags", "bench/ladder", "bench/measure", "bench/records", "bench/roofline", "bench/serve", "bench/workload", "common", "worker/model"},
     "bench/records": {"common"},
     "bench/kernels": {"common", "kernels", "worker/backend", "worker/backend/cpu", "worker/backend/cuda", "worker/model"},
     "bench/backend": {"bench/kernels", "common", "kernels", "worker/backend", "worker/backend/cpu", "worker/model"},
@@ -30,10 +30,11 @@ ALLOWED = {
                      "worker/memory", "worker/model", "worker/service"},
     "bench/measure": {"bench/records", "bench/workload", "common", "worker/backend", "worker/decision", "worker/loop", "worker/memory", "worker/model"},
     "bench/roofline": {"worker/model"},
+    "bench/serve": {"bench/flags", "bench/measure", "bench/records", "bench/workload", "common"},
     "bench/workload": {"common", "kernels", "worker/backend", "worker/text"},
 }
 # Rooms that may see protos and gRPC.
-EDGES = {"common", "worker/service", "router", "bench", "bench/measure"}
+EDGES = {"common", "worker/service", "router", "bench", "bench/measure", "bench/serve"}
 
 
 def room_of(path):

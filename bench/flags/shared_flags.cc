@@ -7,3 +7,6 @@ ABSL_FLAG(
     "of a service: the model's name, by default whatever is served; of an engine in this process: GGUF file, "
     "Hugging Face directory or synthetic:NAME");
 ABSL_FLAG(std::string, out, "", "folder for what is written; records that are there are gone on with");
+ABSL_FLAG(std::string, target, "127.0.0.1:50050", "host:port of a router or a worker");
+ABSL_FLAG(std::string, source, "bench/traces/prompt_source.txt", "text whose beginnings are the prompts");
+ABSL_FLAG(std::string, commit, "", "recorded with each run");

@@ -111,12 +111,10 @@ absl::Status Closed(LadderConfig config, const ClosedFlags& flags, std::ostream&
   });
 }
 
-absl::Status ArrivalSweep(LadderConfig config, const ArrivalsFlags& flags, std::ostream& progress) {
+absl::Status ArrivalSweep(LadderConfig config, const PassFlags& flags, std::ostream& progress) {
   if (config.host.max_batch == 0) config.host.max_batch = kArrivalsMaxBatch;
   if (config.host.max_context == 0) config.host.max_context = LongestOf(flags.pass.workload);
-  return ForEachEngine(config, progress, [&](const Subject& subject) {
-    return RunRates(subject, flags.pass, flags.rates, flags.least_served_share);
-  });
+  return ForEachEngine(config, progress, [&](const Subject& subject) { return RunPasses(subject, flags); });
 }
 
 }  // namespace ridge::bench

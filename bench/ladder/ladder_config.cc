@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "bench/flags/shared_flags.h"
+#include "bench/measure/pass_flags.h"
 #include "bench/workload/draw.h"
 #include "common/flags.h"
 #include "common/status.h"
@@ -29,8 +29,6 @@ ABSL_FLAG(std::string, decode_attention, "", "likewise");
 ABSL_FLAG(std::string, launch, "", "likewise");
 ABSL_FLAG(std::string, prefix_cache, "off", "likewise; off unless it is what is measured");
 ABSL_FLAG(bool, virtual_clock, true, "simulated devices: no time passes");
-ABSL_FLAG(std::string, source, "bench/traces/prompt_source.txt", "text whose beginnings are the prompts");
-ABSL_FLAG(std::string, commit, "", "recorded with each run");
 
 ABSL_FLAG(std::vector<std::string>, prompts, {"p16"}, "closed: prompt lengths, as p16,p64");
 ABSL_FLAG(std::vector<std::string>, batch_size, {"1"}, "closed: copies that are handed over together");
@@ -39,46 +37,13 @@ ABSL_FLAG(std::vector<std::string>, mixed, {},
 ABSL_FLAG(int, runs, 5, "closed: recorded runs of each size");
 ABSL_FLAG(int, warmup, 2, "closed: runs before them, recorded as such");
 ABSL_FLAG(int, new_tokens, 256, "closed: tokens to generate, but for mixed draws");
-
-ABSL_FLAG(std::vector<std::string>, rates, {"1"}, "arrivals: offered requests a second");
-ABSL_FLAG(int, requests, 400, "arrivals: of the mixed draw");
-ABSL_FLAG(double, burstiness, 1, "arrivals: 1 is a Poisson process, less comes in bursts");
-ABSL_FLAG(uint64_t, draw_seed, 0, "seed of mixed draws and arrivals");
-ABSL_FLAG(double, least_served, 0,
-          "arrivals: stop after the first rate of which less than this share is served");
-ABSL_FLAG(int, stop_above, 0,
-          "arrivals: stop sending where more requests than this are unanswered; 0: never");
+ABSL_DECLARE_FLAG(uint64_t, draw_seed);
 
 namespace ridge::bench {
 namespace {
 
 constexpr int kMostRequests = 1'000'000;
 constexpr int kMostTokens = 1 << 20;
-
-absl::StatusOr<int32_t> ParseCount(absl::string_view flag, absl::string_view text, int most) {
-  int32_t value = 0;
-  if (!absl::SimpleAtoi(text, &value) || value < 1 || value > most) {
-    return InvalidField(flag, absl::StrCat("\"", text, "\" is not a number from 1 to ", most));
-  }
-  return value;
-}
-
-absl::StatusOr<std::vector<int32_t>> ParseCounts(absl::string_view flag,
-                                                 const std::vector<std::string>& texts,
-                                                 absl::string_view prefix, int most) {
-  std::vector<int32_t> values;
-  for (const std::string& text : texts) {
-    absl::StatusOr<int32_t> value = ParseCount(flag, absl::StripPrefix(text, prefix), most);
-    if (!value.ok()) return value.status();
-    values.push_back(*value);
-  }
-  return values;
-}
-
-absl::Status CheckAtLeast(absl::string_view flag, double value, double least) {
-  if (value >= least) return absl::OkStatus();
-  return InvalidField(flag, absl::StrCat(value, " is less than ", least));
-}
 
 }  // namespace
 
@@ -148,30 +113,6 @@ absl::StatusOr<ClosedFlags> ClosedFlagsFromFlags() {
   for (const int32_t size : *mixed)
     flags.workloads.push_back(MixedDraw(absl::GetFlag(FLAGS_draw_seed), size));
   if (flags.workloads.empty()) return InvalidField("--prompts", "none, and no --mixed either");
-  return flags;
-}
-
-absl::StatusOr<ArrivalsFlags> ArrivalsFlagsFromFlags() {
-  ArrivalsFlags flags;
-  const absl::StatusOr<int32_t> requests =
-      ParseCount("--requests", absl::StrCat(absl::GetFlag(FLAGS_requests)), kMostRequests);
-  if (!requests.ok()) return requests.status();
-  for (const std::string& text : absl::GetFlag(FLAGS_rates)) {
-    double rate = 0;
-    if (!absl::SimpleAtod(text, &rate) || !(rate > 0) || rate > 1e6) {
-      return InvalidField("--rates", absl::StrCat("\"", text, "\" is not a rate above 0 and up to 1e6"));
-    }
-    flags.rates.push_back(rate);
-  }
-  flags.pass.seed = absl::GetFlag(FLAGS_draw_seed);
-  flags.pass.burstiness = absl::GetFlag(FLAGS_burstiness);
-  flags.least_served_share = absl::GetFlag(FLAGS_least_served);
-  flags.pass.stop_above = absl::GetFlag(FLAGS_stop_above);
-  if (!(flags.pass.burstiness > 0)) return InvalidField("--burstiness", "must be more than 0");
-  absl::Status status = CheckAtLeast("--least_served", flags.least_served_share, 0);
-  status.Update(CheckAtLeast("--stop_above", flags.pass.stop_above, 0));
-  if (!status.ok()) return status;
-  flags.pass.workload = MixedDraw(flags.pass.seed, *requests);
   return flags;
 }
 

@@ -29,11 +29,4 @@ struct ClosedFlags {
 };
 absl::StatusOr<ClosedFlags> ClosedFlagsFromFlags();
 
-struct ArrivalsFlags {
-  PassOptions pass;
-  std::vector<double> rates;
-  double least_served_share;
-};
-absl::StatusOr<ArrivalsFlags> ArrivalsFlagsFromFlags();
-
 }  // namespace ridge::bench

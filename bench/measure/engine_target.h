@@ -23,7 +23,6 @@ class EngineTarget : public Target {
   EngineTarget(const worker::EngineConfig& config, worker::Backend* backend, Clock* clock,
                std::function<void(int64_t time_ns)> wait_until);
 
-  // Sequences wait in the engine's own queue: a limit of requests in flight is not for this target (CHECK).
   absl::StatusOr<std::vector<TargetResult>> Run(absl::Span<const TargetRequest> requests,
                                                 const RunLimits& limits) override;
 

@@ -172,6 +172,22 @@ absl::StatusOr<v1::GetModelResponse> GrpcTarget::GetModel() {
   return model;
 }
 
+absl::StatusOr<Encoded> GrpcTarget::Encode(absl::string_view text) {
+  v1::TokenizeRequest request;
+  request.set_prompt(std::string(text));
+  request.set_add_special_tokens(false);
+  request.set_parse_special_tokens(false);
+  v1::TokenizeResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + config_.timeout));
+  const grpc::Status status = stubs_.front()->Tokenize(&context, request, &response);
+  if (!status.ok()) return FromGrpc(status);
+  Encoded encoded{{response.ids().begin(), response.ids().end()}, {}};
+  for (const std::string& piece : response.pieces())
+    encoded.sizes.push_back(static_cast<int32_t>(piece.size()));
+  return encoded;
+}
+
 absl::StatusOr<std::vector<TargetResult>> GrpcTarget::Run(absl::Span<const TargetRequest> requests,
                                                           const RunLimits& limits) {
   std::vector<TargetResult> results(requests.size());

@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "bench/measure/target.h"
+#include "bench/workload/prompts.h"
 #include "ridge/v1/inference.grpc.pb.h"
 
 namespace ridge::bench {
@@ -27,6 +28,9 @@ class GrpcTarget : public Target {
 
   // What is served. Waits for the service to be there, at most ten seconds.
   absl::StatusOr<v1::GetModelResponse> GetModel();
+
+  // A text as the service tokenises it, without special tokens around it.
+  absl::StatusOr<Encoded> Encode(absl::string_view text);
 
   absl::StatusOr<std::vector<TargetResult>> Run(absl::Span<const TargetRequest> requests,
                                                 const RunLimits& limits) override;

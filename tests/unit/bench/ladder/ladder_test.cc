@@ -78,7 +78,9 @@ TEST_F(LadderTest, WithoutACacheALongPromptSlowsEveryToken) {
 
 TEST_F(LadderTest, AnOpenSweepRecordsEveryRequest) {
   config_.engines = {"chunked"};
-  const ArrivalsFlags flags{{.workload = MixedDraw(0, 40)}, {0.5, 100}, 0};
+  PassFlags flags;
+  flags.pass.workload = MixedDraw(0, 40);
+  flags.rates = {0.5, 100};
   ASSERT_TRUE(ArrivalSweep(config_, flags, progress_).ok());
   const std::vector<Row> rows = Rows("arrivals.csv.gz");
   ASSERT_EQ(rows.size(), 80);

@@ -1,0 +1,33 @@
+// Flags of passes over a workload, in process and over the network.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/measure/experiment.h"
+
+namespace ridge::bench {
+
+struct PassFlags {
+  PassOptions pass;           // but for rate and in_flight
+  std::vector<double> rates;  // empty: the workload's own times
+  std::vector<int32_t> in_flight;
+  double least_served_share = 0;
+};
+
+// The workload is read where a file is named, else drawn. Errors name the flag.
+absl::StatusOr<PassFlags> PassFlagsFromFlags();
+
+// The passes that the flags ask for.
+absl::Status RunPasses(const Subject& subject, const PassFlags& flags);
+
+// INVALID_ARGUMENT "--flag: ..." where the value is less than the least.
+absl::Status CheckAtLeast(absl::string_view flag, double value, double least);
+
+// "16", "64" or, with the prefix "p", "p16", "p64".
+absl::StatusOr<std::vector<int32_t>> ParseCounts(absl::string_view flag,
+                                                 const std::vector<std::string>& texts,
+                                                 absl::string_view prefix, int most);
+
+}  // namespace ridge::bench

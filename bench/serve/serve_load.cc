@@ -1,0 +1,44 @@
+#include "bench/serve/serve_load.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/measure/grpc_target.h"
+#include "bench/records/gzip_file.h"
+#include "common/hash.h"
+#include "common/status.h"
+
+namespace ridge::bench {
+absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, std::ostream& progress) {
+  GrpcTarget target({config.target, config.connections, config.request_timeout});
+  const absl::StatusOr<v1::GetModelResponse> model = target.GetModel();
+  if (!model.ok())
+    return InvalidField("--target", absl::StrCat(config.target, ": ", model.status().message()));
+  const absl::StatusOr<std::string> source = ReadGzip(config.source_file);
+  if (!source.ok()) return InvalidField("--source", source.status().message());
+  EncodeText encode;
+  if (model->has_tokenizer()) encode = [&](absl::string_view text) { return target.Encode(text); };
+  Prompts prompts(std::move(encode), *source, model->vocab_size());
+  const RunContext context{.bench_id = RandomId().substr(0, 8),
+                           .version = model->version(),
+                           .commit = config.commit,
+                           .engine = config.engine,
+                           .engine_params = "{}",
+                           .model = model->name(),
+                           .dtype = "float16",
+                           .device = "service",
+                           .device_name = model->device(),
+                           .load_s = 0};
+  absl::StatusOr<RecordFiles> records = RecordFiles::Open(config.out, context);
+  if (!records.ok()) return records.status();
+  const Subject subject{&target, &prompts, &*records, 0, {}, "", &progress};
+  progress << model->name() << " on " << model->device() << " at " << config.target << std::endl;
+  if (!config.search_goodput) return RunPasses(subject, flags);
+  const absl::StatusOr<double> rate = SearchGoodput(subject, flags.pass, config.first_rate, config.limits);
+  if (!rate.ok()) return rate.status();
+  progress << absl::StrFormat("goodput: %.2f requests/s with p99 TTFT <= %g ms and p99 ITL <= %g ms", *rate,
+                              config.limits.ttft_p99_s * 1e3, config.limits.itl_p99_s * 1e3)
+           << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace ridge::bench

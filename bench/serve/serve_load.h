@@ -1,0 +1,31 @@
+// ridge-bench serve-load: load on a running service, as its users put it there.
+#pragma once
+
+#include <ostream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "bench/measure/pass_flags.h"
+
+namespace ridge::bench {
+
+struct ServeLoadConfig {
+  std::string target;  // host:port
+  int connections = 4;
+  absl::Duration request_timeout = absl::Minutes(10);
+  std::string source_file;  // text that prompts are cut from
+  std::string out;          // folder of the records; required
+  std::string engine;       // what the records call it
+  std::string commit;
+  bool search_goodput = false;  // instead of the passes
+  double first_rate = 1;        // of the search
+  GoodputLimits limits;
+};
+
+// Errors name the flag.
+absl::StatusOr<ServeLoadConfig> ServeLoadConfigFromFlags();
+
+absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, std::ostream& progress);
+
+}  // namespace ridge::bench
