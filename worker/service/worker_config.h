@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "worker/decision/engine_policy.h"
 
@@ -33,9 +33,6 @@ struct WorkerConfig {
   std::string log_level = "info";                 // debug, info, warning, error
   absl::Duration drain_timeout = absl::Seconds(30);  // how long open streams may go on after SIGTERM; >= 0
 };
-
-// From the command line, checked; an error names the flag.
-absl::StatusOr<WorkerConfig> WorkerConfigFromFlags();
 
 // The first value out of its range, by its flag.
 absl::Status Validate(const WorkerConfig& config);

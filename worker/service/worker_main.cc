@@ -4,7 +4,7 @@
 #include "common/logging.h"
 #include "common/process.h"
 #include "worker/service/worker.h"
-#include "worker/service/worker_config.h"
+#include "worker/service/worker_flags.h"
 
 namespace {
 
