@@ -1,7 +1,7 @@
 // Finds stop strings in a text that arrives in pieces.
 //
 // Text is held back only while it may be the beginning of a stop string. The match that ends first wins; of
-// those that end together, the one that starts first. Linear in the text (an automaton of Aho and Corasick).
+// those that end together, the one that starts first. Linear in the text.
 // One thread at a time.
 #pragma once
 
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "worker/text/string_automaton.h"
 
 namespace ridge::worker {
 
@@ -28,23 +28,10 @@ class StopMatcher {
   std::string Flush();
 
  private:
-  struct Node {
-    int32_t fail = 0;      // the longest proper suffix that begins a stop string
-    int32_t depth = 0;     // bytes
-    int32_t matched = -1;  // the longest stop string that ends here
-    int32_t matched_size = 0;
-  };
-
-  void Insert(absl::string_view stop, int32_t index);
-  void LinkSuffixes(const std::vector<std::string>& stops);
-  int32_t Child(int32_t node, char byte) const;
-  int32_t Step(int32_t node, char byte) const;
-
   const bool include_stop_;
-  std::vector<Node> nodes_;
-  absl::flat_hash_map<int64_t, int32_t> children_;  // by node and byte
+  const StringAutomaton automaton_;
   int32_t state_ = 0;
-  std::string held_;  // the last nodes_[state_].depth bytes
+  std::string held_;  // the bytes that state_ stands for
 };
 
 }  // namespace ridge::worker

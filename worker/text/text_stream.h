@@ -17,6 +17,7 @@ struct TextOptions {
   std::vector<std::string> stops;
   bool include_stop = false;
   bool skip_special = true;
+  int32_t min_tokens = 0;  // stop strings are not looked for in the text of that many tokens
 };
 
 class TextStream {
@@ -35,6 +36,7 @@ class TextStream {
   const Tokenizer* const tokenizer_;
   const bool skip_special_;
   const bool include_stop_;
+  int32_t unmatched_tokens_;  // to come, in whose text no stop string is looked for
   IncrementalDetokenizer detokenizer_;
   StopMatcher matcher_;
 };

@@ -25,6 +25,17 @@ TEST(TextStream, FindsAStopAcrossTokens) {
   EXPECT_EQ(delta.matched_stop, 0);
 }
 
+TEST(TextStream, FindsNoStopInTheTextOfTheFirstMinTokens) {
+  const auto tokenizer = SmallTokenizer();
+  TextStream stream(tokenizer.get(), {.stops = {"lo"}, .min_tokens = 3});
+  EXPECT_EQ(stream.Push('l', false, false).text, "l");
+  EXPECT_EQ(stream.Push('o', false, false).text, "o");
+  EXPECT_EQ(stream.Push('l', false, false).text, "l");
+  EXPECT_EQ(stream.Push('o', false, false).text, "o");  // the match would begin among the first
+  EXPECT_EQ(stream.Push('l', false, false).text, "");
+  EXPECT_EQ(stream.Push('o', false, false).matched_stop, 0);
+}
+
 TEST(TextStream, LeavesSpecialAndStopTokensOutUnlessAsked) {
   const auto tokenizer = SmallTokenizer();
   TextStream plain(tokenizer.get(), {});
