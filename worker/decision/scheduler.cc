@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "worker/decision/sampling_plan.h"
 
 namespace ridge::worker {
 namespace {
@@ -175,6 +176,7 @@ bool Scheduler::ReserveDecode(Sequence* sequence, ScheduledStep* step) {
 void Scheduler::AddDecodes(ScheduledStep* step) {
   for (Sequence* sequence : running_) {
     if (!sequence->prefill_planned() || sequence->all_planned() || NeedsBlock(*sequence)) continue;
+    if (sequence->waits_for_tokens()) continue;
     AddSegment({.slot = sequence->slot,
                 .first_position = sequence->planned_rows,
                 .num_rows = 1,
@@ -290,7 +292,7 @@ bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   ++sequence->tenant->running;
-  step->plan.attaches.push_back({sequence->slot, sequence->spec.sampling});
+  step->plan.attaches.push_back(AttachOf(*sequence));
   for (BlockId block : sequence->blocks) step->plan.appends.push_back({sequence->slot, block});
   running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, IsSenior), sequence);
   step->admitted.push_back(sequence);
@@ -321,7 +323,8 @@ void Scheduler::PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* st
   *budget -= rows;
 }
 
-void Scheduler::AddSegment(const Segment& segment, Sequence* sequence, ScheduledStep* step) {
+void Scheduler::AddSegment(Segment segment, Sequence* sequence, ScheduledStep* step) {
+  AddSampling(*sequence, &segment, &step->plan);
   step->plan.segments.push_back(segment);
   step->sequences.push_back(sequence);
   sequence->planned_rows += segment.num_rows;

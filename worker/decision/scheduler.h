@@ -99,7 +99,7 @@ class Scheduler {
   bool Admit(Sequence* sequence, ScheduledStep* step);
   bool TakeBlocks(Sequence* sequence);
   void PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* step);
-  void AddSegment(const Segment& segment, Sequence* sequence, ScheduledStep* step);
+  void AddSegment(Segment segment, Sequence* sequence, ScheduledStep* step);
 
   // The running sequence that should give way to one of this seniority; null where none is younger.
   Sequence* Victim(const Sequence& for_whom) const;

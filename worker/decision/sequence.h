@@ -20,11 +20,25 @@ using SequenceId = uint64_t;
 
 enum class FinishReason { kStop, kLength, kContext };
 
+// Tokens that may not come next, by what a sequence generated so far (words that must not be in its text).
+// Immutable; used by the engine thread.
+class NextTokenBans {
+ public:
+  virtual ~NextTokenBans() = default;
+
+  // What matters of the output so far, 0 at its beginning; and after one token more.
+  virtual int32_t Advance(int32_t state, TokenId token) const = 0;
+  virtual std::vector<TokenId> Banned(int32_t state) const = 0;
+};
+
 struct SequenceSpec {
   std::string request_id;  // internal id, for logs
   std::vector<TokenId> prompt;
   SamplingParams sampling;
-  int32_t max_tokens = 1;  // >= 1; prompt and max_tokens together fit the context
+  TokenControls controls;
+  std::shared_ptr<const NextTokenBans> bans;  // null: none. A step waits for the tokens of the one before
+  bool prompt_logprobs = false;               // score the prompt's tokens
+  int32_t max_tokens = 1;                     // >= 1; prompt and max_tokens together fit the context
   // What reaching max_tokens means: kLength, or kContext where the context set the limit.
   FinishReason limit_reason = FinishReason::kLength;
   std::vector<TokenId> stop_ids;  // end of sequence included, unless it is ignored
@@ -39,8 +53,16 @@ struct SequenceSpec {
 struct TokenEvent {
   TokenId id;
   float logprob;
-  int64_t time_ns;  // when its step was collected
-  bool is_last;     // the sequence ends with this token; OnEnd follows
+  int64_t time_ns;                     // when its step was collected
+  bool is_last;                        // the sequence ends with this token; OnEnd follows
+  std::vector<TokenLogprob> top = {};  // the most likely tokens, as many as were asked for
+  int32_t choice = 0;
+};
+
+// A scored token of the prompt.
+struct PromptLogprob {
+  float logprob;
+  std::vector<TokenLogprob> top;
 };
 
 // How a sequence ended. Exactly one a sequence.
@@ -57,10 +79,15 @@ class TokenSink {
  public:
   virtual ~TokenSink() = default;
 
+  // Log-probabilities of the prompt's tokens, from the second one on, piece by piece; all of them come before
+  // the first token. Sinks whose sequences ask for none need not care.
+  virtual void OnPromptLogprobs(std::vector<PromptLogprob> /*logprobs*/) {}
   // Returns false where the token completed a stop string: the sequence then ends with reason kStop, later
   // tokens of it are dropped, and OnEnd follows.
   virtual bool OnToken(const TokenEvent& token) = 0;
-  // The last call.
+  // The token before was the choice's last: it ended well. OnEnd follows after that of the last choice.
+  virtual void OnChoiceEnd(int32_t /*choice*/, const Outcome& /*outcome*/) {}
+  // The last call: the outcome of all choices, or the error that ended them.
   virtual void OnEnd(const Outcome& outcome) = 0;
 };
 
@@ -99,6 +126,8 @@ struct Sequence {
   int64_t admitted_ns = 0;         // the first time
   int32_t cached_tokens = 0;       // of the prompt, found in the prefix cache when it was first admitted
   int32_t preemptions = 0;
+  int32_t scored_tokens = 0;  // log-probabilities of the prompt that were collected
+  int32_t ban_state = 0;      // of spec.bans after what was generated
 
   // What follows holds from an admission to the end of the stay.
   SlotId slot = -1;
@@ -117,6 +146,10 @@ struct Sequence {
   TokenId token(int32_t position) const {
     return position < prompt_tokens() ? spec.prompt[position] : generated[position - prompt_tokens()];
   }
+  // Log-probabilities of the prompt that are still to be collected: all tokens but the first have one.
+  bool wants_scores() const { return spec.prompt_logprobs && scored_tokens < prompt_tokens() - 1; }
+  // Whether the next row has to wait until the tokens before it are known here.
+  bool waits_for_tokens() const { return spec.bans != nullptr && steps_in_flight > 0; }
   bool prefill_planned() const { return planned_rows >= prefill_tokens; }
   bool all_planned() const { return planned_tokens >= spec.max_tokens; }
 };

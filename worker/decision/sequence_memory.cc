@@ -15,7 +15,9 @@ bool SequenceMemory::Take(Sequence* sequence, bool to_limit, int32_t spared, int
   if (sequence->id == refused_ && usable < refused_missing_) return false;
   const int32_t known = sequence->known_tokens();
   PrefixCache::Match match{{}, {0, sequence->spec.cache_salt}};
-  if (prefix_cache_) {
+  // What is found is not computed, and so gives no log-probabilities.
+  const bool looks_up = prefix_cache_ && !sequence->wants_scores();
+  if (looks_up) {
     // The last known token is always computed: its row gives the next one.
     std::vector<TokenId> tokens(known - 1);
     for (int32_t i = 0; i < known - 1; ++i) tokens[i] = sequence->token(i);
@@ -44,7 +46,7 @@ bool SequenceMemory::Take(Sequence* sequence, bool to_limit, int32_t spared, int
   sequence->planned_rows = sequence->collected_rows = cached;
   sequence->planned_tokens = static_cast<int32_t>(sequence->generated.size());
   if (sequence->preemptions == 0) sequence->cached_tokens = cached;
-  if (prefix_cache_) counters_.queries += known - 1;
+  if (looks_up) counters_.queries += known - 1;
   counters_.hits += cached;
   return true;
 }

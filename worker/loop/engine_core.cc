@@ -117,31 +117,61 @@ absl::Status EngineCore::CollectStep() {
 
   std::vector<OutputItem> items;
   items.reserve(result->outputs.size());
-  size_t next_output = 0;
+  OutputReader outputs(*result);
   for (size_t i = 0; i < flight.step.sequences.size(); ++i) {
     Sequence* sequence = flight.step.sequences[i];
-    scheduler_.OnCollected(sequence, flight.step.plan.segments[i].num_rows);
-    if (flight.step.plan.segments[i].num_outputs > 0) {
-      RIDGE_CHECK(next_output < result->outputs.size());
-      TakeToken(sequence, result->outputs[next_output++], now_ns, &items);
-    }
+    const Segment& segment = flight.step.plan.segments[i];
+    scheduler_.OnCollected(sequence, segment.num_rows);
+    TakeScores(sequence, segment, &outputs, &items);
+    if (segment.num_outputs > 0) TakeToken(sequence, &outputs, now_ns, &items);
     Settle(sequence);
   }
-  RIDGE_CHECK(next_output == result->outputs.size());
+  RIDGE_CHECK(outputs.at_end());
   deliver_(std::move(items));
   return absl::OkStatus();
 }
 
-void EngineCore::TakeToken(Sequence* sequence, const RowOutput& output, int64_t now_ns,
+const RowOutput& EngineCore::OutputReader::Next() {
+  RIDGE_CHECK(next_ < result_.outputs.size());
+  const RowOutput& output = result_.outputs[next_++];
+  top_begin_ = top_end_;
+  top_end_ += static_cast<size_t>(output.num_top);
+  RIDGE_CHECK(top_end_ <= result_.top.size());
+  return output;
+}
+
+std::vector<TokenLogprob> EngineCore::OutputReader::Top() const {
+  return {result_.top.begin() + static_cast<int64_t>(top_begin_),
+          result_.top.begin() + static_cast<int64_t>(top_end_)};
+}
+
+void EngineCore::TakeScores(Sequence* sequence, const Segment& segment, OutputReader* outputs,
+                            std::vector<OutputItem>* items) {
+  OutputItem item;
+  item.stream = sequence->output;
+  for (int32_t i = 0; i < segment.num_scored; ++i) {
+    const RowOutput& output = outputs->Next();
+    // A sequence that was preempted within its prompt scores some tokens again.
+    if (sequence->state == SequenceState::kFinished || segment.first_position + i != sequence->scored_tokens)
+      continue;
+    ++sequence->scored_tokens;
+    item.prompt_logprobs.push_back({output.logprob, outputs->Top()});
+  }
+  if (!item.prompt_logprobs.empty()) items->push_back(std::move(item));
+}
+
+void EngineCore::TakeToken(Sequence* sequence, OutputReader* outputs, int64_t now_ns,
                            std::vector<OutputItem>* items) {
+  const RowOutput& output = outputs->Next();
   if (sequence->state == SequenceState::kFinished)
     return;  // the row that was already under way when it ended
   const SequenceSpec& spec = sequence->spec;
   sequence->generated.push_back(output.token);
+  if (spec.bans != nullptr) sequence->ban_state = spec.bans->Advance(sequence->ban_state, output.token);
   OutputItem item;
   item.stream = sequence->output;
   item.has_token = true;
-  item.token = {output.token, output.logprob, now_ns, /*is_last=*/false};
+  item.token = {output.token, output.logprob, now_ns, /*is_last=*/false, outputs->Top()};
   item.outcome.admitted_ns = sequence->admitted_ns;
   item.outcome.cached_tokens = sequence->cached_tokens;
   const bool stops =

@@ -61,6 +61,22 @@ class EngineCore {
   void CheckInvariant() const;
 
  private:
+  // A step's outputs, one after the other.
+  class OutputReader {
+   public:
+    explicit OutputReader(const StepResult& result) : result_(result) {}
+
+    const RowOutput& Next();
+    // The most likely tokens of the row that Next gave last.
+    std::vector<TokenLogprob> Top() const;
+    bool at_end() const { return next_ == result_.outputs.size() && top_end_ == result_.top.size(); }
+
+   private:
+    const StepResult& result_;
+    size_t next_ = 0;
+    size_t top_begin_ = 0;  // of the last row
+    size_t top_end_ = 0;
+  };
   struct InFlightStep {
     StepTicket ticket;
     ScheduledStep step;
@@ -70,7 +86,10 @@ class EngineCore {
   void EndExpired();
   void SubmitSteps();
   absl::Status CollectStep();
-  void TakeToken(Sequence* sequence, const RowOutput& output, int64_t now_ns, std::vector<OutputItem>* items);
+  // Both take what they use of a step's outputs, in their order.
+  void TakeScores(Sequence* sequence, const Segment& segment, OutputReader* outputs,
+                  std::vector<OutputItem>* items);
+  void TakeToken(Sequence* sequence, OutputReader* outputs, int64_t now_ns, std::vector<OutputItem>* items);
   // Takes the sequence out of the schedule. It still holds its slot and blocks.
   void End(Sequence* sequence);
   // Lets go of what the sequence holds where no step in flight has rows of it, and of the sequence if it

@@ -41,6 +41,7 @@ void OutputThread::Run() {
 void OutputThread::Deliver(OutputItem& item) {
   OutputStream& stream = *item.stream;
   if (stream.ended) return;
+  if (!item.prompt_logprobs.empty()) stream.sink->OnPromptLogprobs(std::move(item.prompt_logprobs));
   if (item.has_token) DeliverToken(stream, item);
   if (item.has_end && !stream.ended) DeliverEnd(stream, item.outcome);
 }
@@ -61,6 +62,7 @@ void OutputThread::DeliverToken(OutputStream& stream, const OutputItem& item) {
 }
 
 void OutputThread::DeliverEnd(OutputStream& stream, const Outcome& outcome) {
+  if (outcome.status.ok()) stream.sink->OnChoiceEnd(0, outcome);
   metrics_->OnEnd(stream, outcome, clock_->NowNs());
   stream.sink->OnEnd(outcome);
   stream.ended = true;

@@ -1,7 +1,7 @@
 // Hands generated tokens to their sinks, off the engine thread: text and network work never delays a step.
 //
-// Threads: Push may be called from any thread (the engine's, in practice); sinks are called from the thread that this class
-// owns. The destructor delivers what was pushed, then joins.
+// Threads: Push may be called from any thread (the engine's, in practice); sinks are called from the thread
+// that this class owns. The destructor delivers what was pushed, then joins.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,11 @@
 
 namespace ridge::worker {
 
-// A token, an end, or both (the last token and the end that follows it).
+// Log-probabilities of the prompt, a token, an end, or a token and an end (the last token and the end that
+// follows it).
 struct OutputItem {
   std::shared_ptr<OutputStream> stream;
+  std::vector<PromptLogprob> prompt_logprobs = {};
   bool has_token = false;
   TokenEvent token{};
   bool has_end = false;

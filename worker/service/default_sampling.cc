@@ -36,15 +36,9 @@ absl::Status RefuseWhatIsNotBuilt(const json& object) {
     const char* name;
     double off;
   };
-  constexpr Key kKeys[] = {{"repetition_penalty", 1},
-                           {"typical_p", 1},
-                           {"epsilon_cutoff", 0},
-                           {"eta_cutoff", 0},
-                           {"num_beams", 1},
-                           {"no_repeat_ngram_size", 0},
-                           {"encoder_repetition_penalty", 1},
-                           {"min_length", 0},
-                           {"min_new_tokens", 0}};
+  constexpr Key kKeys[] = {{"typical_p", 1},  {"epsilon_cutoff", 0},       {"eta_cutoff", 0},
+                           {"num_beams", 1},  {"no_repeat_ngram_size", 0}, {"encoder_repetition_penalty", 1},
+                           {"min_length", 0}, {"min_new_tokens", 0}};
   for (const Key& key : kKeys) {
     const auto it = object.find(key.name);
     if (it == object.end() || it->is_null()) continue;
@@ -68,7 +62,8 @@ absl::StatusOr<SamplingParams> SamplingFromJson(absl::string_view text) {
   const absl::StatusOr<double> top_p = Number(object, "top_p", 1, 1e-9, 1);
   const absl::StatusOr<double> top_k = Number(object, "top_k", 0, 0, INT32_MAX);
   const absl::StatusOr<double> min_p = Number(object, "min_p", 0, 0, 1);
-  for (const absl::StatusOr<double>* value : {&temperature, &top_p, &top_k, &min_p}) {
+  const absl::StatusOr<double> repetition_penalty = Number(object, "repetition_penalty", 1, 1e-9, 10);
+  for (const absl::StatusOr<double>* value : {&temperature, &top_p, &top_k, &min_p, &repetition_penalty}) {
     if (!value->ok()) return value->status();
   }
   SamplingParams sampling;
@@ -76,6 +71,7 @@ absl::StatusOr<SamplingParams> SamplingFromJson(absl::string_view text) {
   sampling.top_p = static_cast<float>(*top_p);
   sampling.top_k = static_cast<int32_t>(*top_k);
   sampling.min_p = static_cast<float>(*min_p);
+  sampling.repetition_penalty = static_cast<float>(*repetition_penalty);
   return sampling;
 }
 

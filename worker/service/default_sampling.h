@@ -12,8 +12,9 @@ namespace ridge::worker {
 // Of a Hugging Face directory. Errors name the flag --default_sampling, the file and the key.
 absl::StatusOr<SamplingParams> SamplingFromModel(const std::string& directory);
 
-// do_sample: false is greedy; temperature, top_p, top_k and min_p are taken where present, anything absent
-// is off. A key that asks for what is not built is an error, since leaving it out would change the outputs.
+// do_sample: false is greedy; temperature, top_p, top_k, min_p and repetition_penalty are taken where
+// present, anything absent is off. A key that asks for what is not built is an error, since leaving it out
+// would change the outputs.
 absl::StatusOr<SamplingParams> SamplingFromJson(absl::string_view text);
 
 }  // namespace ridge::worker

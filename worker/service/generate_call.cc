@@ -137,12 +137,22 @@ void GenerateCall::Cut(const absl::Status& status) {
   Stop(status);
 }
 
+void GenerateCall::OnPromptLogprobs(std::vector<PromptLogprob> logprobs) {
+  absl::MutexLock lock(&mutex_);
+  stream_->AddPromptLogprobs(std::move(logprobs));
+}
+
 bool GenerateCall::OnToken(const TokenEvent& token) {
   absl::MutexLock lock(&mutex_);
   const bool goes_on = stream_->AddToken(token);
   // The end follows at once and shares the message of the last token.
   if (goes_on && !token.is_last) Advance();
   return goes_on;
+}
+
+void GenerateCall::OnChoiceEnd(int32_t choice, const Outcome& outcome) {
+  absl::MutexLock lock(&mutex_);
+  stream_->EndChoice(choice, outcome.reason);
 }
 
 void GenerateCall::OnEnd(const Outcome& outcome) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -55,7 +56,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   void Cut(const absl::Status& status) override;
 
+  void OnPromptLogprobs(std::vector<PromptLogprob> logprobs) override;
   bool OnToken(const TokenEvent& token) override;
+  void OnChoiceEnd(int32_t choice, const Outcome& outcome) override;
   void OnEnd(const Outcome& outcome) override;
 
  private:

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/service/request_controls.h"
 #include "worker/service/request_input.h"
 #include "worker/service/request_sampling.h"
 
@@ -16,25 +17,61 @@ constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxStopTokenIds = 1024;
 constexpr size_t kMaxRequestIdBytes = 256;
 constexpr int32_t kMaxPriority = 100;
+constexpr int64_t kMaxPromptLogprobs = 1 << 18;
+// Of a text whose end is all that is kept.
+constexpr int64_t kMaxTruncatedBytes = int64_t{4} << 20;
 
-absl::Status NotSupported(absl::string_view field) {
-  return InvalidField(field, "not supported yet");
+// A field that asks for something which the device cannot do.
+absl::Status CheckDevice(const v1::GenerateRequest& request, const SamplingParams& sampling,
+                         const ServedModel& model) {
+  if (model.extended_sampling) return absl::OkStatus();
+  const v1::SamplingParams& asked = request.sampling();
+  const std::pair<const char*, bool> fields[] = {
+      {"sampling.repetition_penalty", sampling.repetition_penalty != 1.0f},
+      {"sampling.presence_penalty", sampling.presence_penalty != 0.0f},
+      {"sampling.frequency_penalty", sampling.frequency_penalty != 0.0f},
+      {"sampling.logit_bias", !asked.logit_bias().empty()},
+      {"sampling.allowed_token_ids", !asked.allowed_token_ids().empty()},
+      {"sampling.bad_token_ids", !asked.bad_token_ids().empty()},
+      {"sampling.bad_words", !asked.bad_words().empty()},
+      {"min_tokens", request.min_tokens() > 0},
+      {"logprobs", request.logprobs() > 0},
+      {"prompt_logprobs", request.has_prompt_logprobs()}};
+  for (const auto& [field, is_asked] : fields) {
+    if (is_asked) return InvalidField(field, "this server's device cannot do it");
+  }
+  return absl::OkStatus();
 }
 
-absl::Status CheckNotBuilt(const v1::GenerateRequest& request) {
+absl::Status CheckLogprobs(absl::string_view field, bool present, int32_t value) {
+  if (!present || (value >= 0 && value <= kMaxTopLogprobs)) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(value, " is not in 0 to ", kMaxTopLogprobs));
+}
+
+absl::Status CheckOutputs(const v1::GenerateRequest& request) {
   if (request.has_n() && request.n() < 1)
     return InvalidField("n", absl::StrCat(request.n(), " is less than 1"));
-  if (request.has_n() && request.n() != 1) return NotSupported("n");
-  if (request.has_logprobs() && request.logprobs() < 0) {
-    return InvalidField("logprobs", absl::StrCat(request.logprobs(), " is negative"));
+  if (request.has_n() && request.n() != 1) return InvalidField("n", "not supported yet");
+  absl::Status status = CheckLogprobs("logprobs", request.has_logprobs(), request.logprobs());
+  status.Update(CheckLogprobs("prompt_logprobs", request.has_prompt_logprobs(), request.prompt_logprobs()));
+  if (status.ok() && request.has_prompt_logprobs() && !request.echo()) {
+    return InvalidField("prompt_logprobs", "needs echo, which returns the prompt's tokens");
   }
-  if (request.logprobs() > 0) {
-    return InvalidField("logprobs", "more than the chosen token's (0) is not supported yet");
+  if (request.has_truncate_prompt_tokens() && request.truncate_prompt_tokens() < 1) {
+    status.Update(InvalidField("truncate_prompt_tokens",
+                               absl::StrCat(request.truncate_prompt_tokens(), " is less than 1")));
   }
-  if (request.has_prompt_logprobs()) return NotSupported("prompt_logprobs");
-  if (request.echo()) return NotSupported("echo");
-  if (request.has_truncate_prompt_tokens()) return NotSupported("truncate_prompt_tokens");
-  return absl::OkStatus();
+  return status;
+}
+
+// What is kept of a long prompt's log-probabilities until the first token is sent.
+absl::Status CheckPromptLogprobs(const v1::GenerateRequest& request, size_t prompt_tokens) {
+  if (!request.has_prompt_logprobs()) return absl::OkStatus();
+  const int64_t count = static_cast<int64_t>(prompt_tokens) * (1 + request.prompt_logprobs());
+  if (count <= kMaxPromptLogprobs) return absl::OkStatus();
+  return InvalidField("prompt_logprobs",
+                      absl::StrCat(request.prompt_logprobs(), " and the token's own for each of ",
+                                   prompt_tokens, " tokens are more than ", kMaxPromptLogprobs));
 }
 
 absl::Status CheckStops(const v1::GenerateRequest& request, const ServedModel& model) {
@@ -70,7 +107,6 @@ absl::Status CheckLimits(const v1::GenerateRequest& request) {
     return InvalidField(
         "min_tokens", absl::StrCat(request.min_tokens(), " is more than max_tokens ", request.max_tokens()));
   }
-  if (request.min_tokens() > 0) return NotSupported("min_tokens");
   if (request.priority() < -kMaxPriority || request.priority() > kMaxPriority) {
     return InvalidField("priority",
                         absl::StrCat(request.priority(), " is not in ", -kMaxPriority, " to ", kMaxPriority));
@@ -116,6 +152,10 @@ absl::StatusOr<std::vector<TokenId>> ResolveInput(const v1::GenerateRequest& req
   InputOptions options = InputOptionsOf(request);
   options.max_bytes = MostPromptBytes(model);
   options.max_bytes_of = "the context";
+  if (request.has_truncate_prompt_tokens() && options.max_bytes < kMaxTruncatedBytes) {
+    options.max_bytes = kMaxTruncatedBytes;
+    options.max_bytes_of = "one call";
+  }
   switch (request.input_case()) {
     case v1::GenerateRequest::kPrompt:
       return EncodeText(request.prompt(), options, model);
@@ -146,34 +186,51 @@ absl::Status ResolveMaxTokens(const v1::GenerateRequest& request, const ServedMo
   return absl::OkStatus();
 }
 
+void ResolveStops(const v1::GenerateRequest& request, std::vector<TokenId> eos_ids, ResolvedCall* call) {
+  call->stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
+  call->eos_ids = std::move(eos_ids);
+  call->spec.stop_ids = call->eos_ids;
+  call->spec.stop_ids.insert(call->spec.stop_ids.end(), call->stop_token_ids.begin(),
+                             call->stop_token_ids.end());
+  call->stops.assign(request.stop().begin(), request.stop().end());
+  call->include_stop = request.include_stop_in_output();
+}
+
+void KeepLast(int32_t count, std::vector<TokenId>* ids) {
+  if (static_cast<size_t>(count) < ids->size()) ids->erase(ids->begin(), ids->end() - count);
+}
+
 absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, std::vector<TokenId> eos_ids,
                                      const ServedModel& model) {
   ResolvedCall call;
   absl::Status status = CheckModelName(request.model(), model);
-  status.Update(CheckNotBuilt(request));
+  status.Update(CheckOutputs(request));
   status.Update(CheckLimits(request));
   status.Update(CheckStops(request, model));
   status.Update(ResolveReturns(request, model, &call));
   if (!status.ok()) return status;
   absl::StatusOr<SamplingParams> sampling = ResolveSampling(request.sampling(), model);
   if (!sampling.ok()) return sampling.status();
+  if (status = CheckDevice(request, *sampling, model); !status.ok()) return status;
+  call.spec.sampling = *sampling;
+  ResolveStops(request, std::move(eos_ids), &call);
+  if (status = ResolveControls(request, model, &call); !status.ok()) return status;
   // Last, since it takes time.
   absl::StatusOr<std::vector<TokenId>> prompt = ResolveInput(request, model);
   if (!prompt.ok()) return prompt.status();
   call.spec.prompt = *std::move(prompt);
+  if (request.has_truncate_prompt_tokens()) KeepLast(request.truncate_prompt_tokens(), &call.spec.prompt);
   status = ResolveMaxTokens(request, model, &call);
+  status.Update(CheckPromptLogprobs(request, call.spec.prompt.size()));
   if (!status.ok()) return status;
 
-  call.spec.sampling = *sampling;
   call.spec.sampling.logprobs = request.has_logprobs();
+  call.spec.sampling.top_logprobs = request.logprobs();
+  call.spec.prompt_logprobs = request.has_prompt_logprobs();
+  call.spec.sampling.prompt_top_logprobs = request.prompt_logprobs();
+  call.echo = request.echo();
   call.spec.priority = request.priority();
   call.client_request_id = request.request_id();
-  call.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
-  call.eos_ids = std::move(eos_ids);
-  call.spec.stop_ids = call.eos_ids;
-  call.spec.stop_ids.insert(call.spec.stop_ids.end(), call.stop_token_ids.begin(), call.stop_token_ids.end());
-  call.stops.assign(request.stop().begin(), request.stop().end());
-  call.include_stop = request.include_stop_in_output();
   call.skip_special = request.has_skip_special_tokens() ? request.skip_special_tokens() : true;
   return call;
 }
@@ -181,13 +238,15 @@ absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, std::ve
 // Nothing that decides the output may be left to a default, which another worker may have set otherwise.
 absl::Status CheckComplete(const v1::GenerateRequest& request) {
   const v1::SamplingParams& sampling = request.sampling();
-  const std::pair<const char*, bool> fields[] = {{"prompt_ids", request.has_prompt_ids()},
-                                                 {"max_tokens", request.has_max_tokens()},
-                                                 {"sampling.temperature", sampling.has_temperature()},
-                                                 {"sampling.top_p", sampling.has_top_p()},
-                                                 {"sampling.top_k", sampling.has_top_k()},
-                                                 {"sampling.min_p", sampling.has_min_p()},
-                                                 {"sampling.seed", sampling.has_seed()}};
+  const std::pair<const char*, bool> fields[] = {
+      {"prompt_ids", request.has_prompt_ids()},
+      {"max_tokens", request.has_max_tokens()},
+      {"sampling.temperature", sampling.has_temperature()},
+      {"sampling.top_p", sampling.has_top_p()},
+      {"sampling.top_k", sampling.has_top_k()},
+      {"sampling.min_p", sampling.has_min_p()},
+      {"sampling.repetition_penalty", sampling.has_repetition_penalty()},
+      {"sampling.seed", sampling.has_seed()}};
   for (const auto& [field, present] : fields) {
     if (!present) return InvalidField(absl::StrCat("resolved.request.", field), "required");
   }
@@ -221,14 +280,15 @@ v1::ResolvedRequest ToProto(const ResolvedCall& call, const ServedModel& model) 
   *request.mutable_sampling() = SamplingToProto(call.spec.sampling);
   request.mutable_sampling()->set_seed(call.spec.sampling.seed);
   request.set_max_tokens(call.max_tokens_asked);
-  request.set_min_tokens(0);
+  ControlsToProto(call, &request);
   for (const std::string& stop : call.stops) request.add_stop(stop);
   request.mutable_stop_token_ids()->Add(call.stop_token_ids.begin(), call.stop_token_ids.end());
   request.set_include_stop_in_output(call.include_stop);
   request.set_ignore_eos(call.eos_ids.empty());
   request.set_n(1);
-  if (call.spec.sampling.logprobs) request.set_logprobs(0);
-  request.set_echo(false);
+  if (call.spec.sampling.logprobs) request.set_logprobs(call.spec.sampling.top_logprobs);
+  if (call.spec.prompt_logprobs) request.set_prompt_logprobs(call.spec.sampling.prompt_top_logprobs);
+  request.set_echo(call.echo);
   request.set_skip_special_tokens(call.skip_special);
   request.set_return_text(call.return_text);
   request.set_return_ids(call.return_ids);

@@ -2,7 +2,7 @@
 // error that names the field. Pure functions; tokenises, which takes time on a long prompt.
 //
 // Errors are INVALID_ARGUMENT, NOT_FOUND for another model, FAILED_PRECONDITION for a resolved request that
-// was made for other numerics. A field that is not built yet is refused unless its value means "off".
+// was made for other numerics. What the device cannot do is refused unless its value means "off".
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,10 @@ struct ResolvedCall {
   std::vector<TokenId> stop_token_ids;  // the request's own; spec.stop_ids has eos_ids too
   std::vector<TokenId> eos_ids;         // empty where they are ignored
   std::vector<std::string> stops;
+  std::vector<TokenId> bad_token_ids;  // the request's own; spec.controls has those of bad words too
+  std::vector<std::string> bad_words;
+  int32_t num_choices = 1;
+  bool echo = false;
   bool include_stop = false;
   bool skip_special = true;
   bool return_text = true;

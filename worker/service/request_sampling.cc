@@ -21,28 +21,6 @@ absl::Status CheckRange(absl::string_view field, float value, const Range& range
                                           ", ", range.high, "]"));
 }
 
-absl::Status CheckPenalty(absl::string_view field, bool present, float value, float off, const Range& range) {
-  if (!present) return absl::OkStatus();
-  absl::Status status = CheckRange(field, value, range);
-  if (status.ok() && value != off) return InvalidField(field, "not supported yet");
-  return status;
-}
-
-absl::Status CheckNotBuilt(const v1::SamplingParams& s) {
-  absl::Status status = CheckPenalty("sampling.repetition_penalty", s.has_repetition_penalty(),
-                                     s.repetition_penalty(), 1, {0, false, 10});
-  status.Update(CheckPenalty("sampling.presence_penalty", s.has_presence_penalty(), s.presence_penalty(), 0,
-                             {-2, true, 2}));
-  status.Update(CheckPenalty("sampling.frequency_penalty", s.has_frequency_penalty(), s.frequency_penalty(),
-                             0, {-2, true, 2}));
-  if (!status.ok()) return status;
-  if (!s.logit_bias().empty()) return InvalidField("sampling.logit_bias", "not supported yet");
-  if (!s.allowed_token_ids().empty()) return InvalidField("sampling.allowed_token_ids", "not supported yet");
-  if (!s.bad_token_ids().empty()) return InvalidField("sampling.bad_token_ids", "not supported yet");
-  if (!s.bad_words().empty()) return InvalidField("sampling.bad_words", "not supported yet");
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<SamplingParams> ResolveSampling(const v1::SamplingParams& sampling, const ServedModel& model) {
@@ -51,6 +29,9 @@ absl::StatusOr<SamplingParams> ResolveSampling(const v1::SamplingParams& samplin
   if (sampling.has_top_p()) resolved.top_p = sampling.top_p();
   if (sampling.has_top_k()) resolved.top_k = sampling.top_k();
   if (sampling.has_min_p()) resolved.min_p = sampling.min_p();
+  if (sampling.has_repetition_penalty()) resolved.repetition_penalty = sampling.repetition_penalty();
+  if (sampling.has_presence_penalty()) resolved.presence_penalty = sampling.presence_penalty();
+  if (sampling.has_frequency_penalty()) resolved.frequency_penalty = sampling.frequency_penalty();
   resolved.seed = sampling.has_seed() ? sampling.seed() : RandomUint64();
 
   absl::Status status = CheckRange("sampling.temperature", resolved.temperature, {0, true, 100});
@@ -59,7 +40,9 @@ absl::StatusOr<SamplingParams> ResolveSampling(const v1::SamplingParams& samplin
   if (status.ok() && resolved.top_k < 0) {
     return InvalidField("sampling.top_k", absl::StrCat(resolved.top_k, " is negative; 0 is off"));
   }
-  status.Update(CheckNotBuilt(sampling));
+  status.Update(CheckRange("sampling.repetition_penalty", resolved.repetition_penalty, {0, false, 10}));
+  status.Update(CheckRange("sampling.presence_penalty", resolved.presence_penalty, {-2, true, 2}));
+  status.Update(CheckRange("sampling.frequency_penalty", resolved.frequency_penalty, {-2, true, 2}));
   if (!status.ok()) return status;
   return resolved;
 }
@@ -70,9 +53,9 @@ v1::SamplingParams SamplingToProto(const SamplingParams& sampling) {
   proto.set_top_p(sampling.top_p);
   proto.set_top_k(sampling.top_k);
   proto.set_min_p(sampling.min_p);
-  proto.set_repetition_penalty(1);
-  proto.set_presence_penalty(0);
-  proto.set_frequency_penalty(0);
+  proto.set_repetition_penalty(sampling.repetition_penalty);
+  proto.set_presence_penalty(sampling.presence_penalty);
+  proto.set_frequency_penalty(sampling.frequency_penalty);
   return proto;
 }
 

@@ -11,7 +11,7 @@ namespace ridge::worker {
 // Absent fields take the model's defaults; an absent seed is drawn.
 absl::StatusOr<SamplingParams> ResolveSampling(const v1::SamplingParams& sampling, const ServedModel& model);
 
-// Every field but the seed, and penalties as off.
+// Every field of SamplingParams that a request has, but the seed.
 v1::SamplingParams SamplingToProto(const SamplingParams& sampling);
 
 }  // namespace ridge::worker

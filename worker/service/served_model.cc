@@ -148,6 +148,7 @@ absl::StatusOr<ServedModel> LoadServedModel(const WorkerConfig& config, const We
   if (!chat.ok()) return chat.status();
   model.chat_template = *std::move(chat);
   if (model.tokenizer != nullptr) {
+    model.token_index = std::make_unique<TokenIndex>(model.tokenizer.get());
     const bool is_gguf = dynamic_cast<const GgufSource*>(&source) != nullptr;
     AddEnds(*model.tokenizer, model.chat_template, is_gguf, &model.config.eos_token_ids);
   }

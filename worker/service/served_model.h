@@ -12,6 +12,7 @@
 #include "worker/model/weight_source.h"
 #include "worker/service/worker_config.h"
 #include "worker/text/chat_template.h"
+#include "worker/text/token_index.h"
 #include "worker/text/tokenizer.h"
 
 namespace ridge::worker {
@@ -22,6 +23,7 @@ struct ServedModel {
   int32_t context_length = 0;                 // most tokens of prompt and completion together
   std::unique_ptr<Tokenizer> tokenizer;       // none: only prompt_ids are served, and no text is returned.
                                               // Otherwise it has exactly config.vocab_size tokens
+  std::unique_ptr<TokenIndex> token_index;    // of the tokenizer
   int64_t longest_token_bytes = 0;            // of the tokenizer; 0: not known
   std::optional<ChatTemplate> chat_template;  // only with a tokenizer
   std::string why_no_chat;          // what is wrong with the model's own template; empty: it has none
@@ -31,6 +33,7 @@ struct ServedModel {
   std::string numerics_id;
   std::string device;
   int64_t kv_capacity_tokens = 0;
+  bool extended_sampling = false;
 };
 
 // Before the model is opened: opening a pipe, for instance, would wait for ever.

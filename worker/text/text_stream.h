@@ -14,7 +14,7 @@
 namespace ridge::worker {
 
 struct TextOptions {
-  std::vector<std::string> stops;
+  std::vector<std::string> stops = {};
   bool include_stop = false;
   bool skip_special = true;
   int32_t min_tokens = 0;  // stop strings are not looked for in the text of that many tokens

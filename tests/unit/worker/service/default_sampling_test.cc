@@ -12,12 +12,13 @@ using ::testing::StartsWith;
 
 TEST(DefaultSamplingTest, TakesWhatTheModelGives) {
   const absl::StatusOr<SamplingParams> sampling = SamplingFromJson(
-      R"({"do_sample": true, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.0})");
+      R"({"do_sample": true, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1})");
   ASSERT_TRUE(sampling.ok()) << sampling.status();
   EXPECT_FLOAT_EQ(sampling->temperature, 0.7f);
   EXPECT_FLOAT_EQ(sampling->top_p, 0.8f);
   EXPECT_EQ(sampling->top_k, 20);
   EXPECT_EQ(sampling->min_p, 0.0f);
+  EXPECT_FLOAT_EQ(sampling->repetition_penalty, 1.1f);
 }
 
 TEST(DefaultSamplingTest, NothingGivenIsOff) {
@@ -34,7 +35,7 @@ TEST(DefaultSamplingTest, NoSamplingIsGreedy) {
 
 TEST(DefaultSamplingTest, WhatIsNotBuiltOrMakesNoSenseNamesItsKey) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"repetition_penalty": 1.1})", "repetition_penalty: 1.1: not supported yet"},
+      {R"({"repetition_penalty": 0})", "repetition_penalty: not a number"},
       {R"({"num_beams": 4})", "num_beams: 4: not supported yet"},
       {R"({"temperature": -1})", "temperature: not a number in 0 to 100"},
       {R"({"top_p": 0})", "top_p: "},

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/service/small_model.h"
@@ -107,7 +108,6 @@ TEST(RequestTest, ABadLimitOrStopNamesItsField) {
            "return_ids: false together with return_text false"},
           {input + "request_id: '" + std::string(257, 'r') + "'", "request_id: longer than 256 bytes"},
           {input + "n: 0", "n: 0 is less than 1"},
-          {input + "logprobs: -1", "logprobs: -1 is negative"},
       },
       Model());
 }
@@ -136,27 +136,130 @@ TEST(RequestTest, ABadSamplingFieldNamesItself) {
       Model());
 }
 
-TEST(RequestTest, WhatIsNotBuiltYetIsRefusedByName) {
+TEST(RequestTest, ABadControlNamesItself) {
+  const std::string input = "prompt: 'a' ";
+  std::string many_biases, many_words;
+  for (int i = 0; i < 1025; ++i) many_biases += absl::StrCat("logit_bias { key: ", i, " value: 1 } ");
+  for (int i = 0; i < 65; ++i) many_words += "bad_words: 'x' ";
+  ServedModel large = SmallModel();
+  large.config.vocab_size = 2000;
+  ExpectRefused(
+      {{input + "sampling {" + many_biases + "}", "sampling.logit_bias: 1025 entries are more than 1024"}},
+      large);
   ExpectRefused(
       {
-          {"prompt: 'a' n: 2", "n: not supported yet"},
-          {"prompt: 'a' logprobs: 5", "logprobs: more than the chosen token's (0) is not supported yet"},
-          {"prompt: 'a' prompt_logprobs: 0", "prompt_logprobs: not supported yet"},
-          {"prompt: 'a' echo: true", "echo: not supported yet"},
-          {"prompt: 'a' truncate_prompt_tokens: 5", "truncate_prompt_tokens: not supported yet"},
-          {"prompt: 'a' priority: 101", "priority: 101 is not in -100 to 100"},
-          {"prompt: 'a' min_tokens: 1", "min_tokens: not supported yet"},
-          {"prompt: 'a' sampling { repetition_penalty: 1.1 }",
-           "sampling.repetition_penalty: not supported yet"},
-          {"prompt: 'a' sampling { presence_penalty: 1 }", "sampling.presence_penalty: not supported yet"},
-          {"prompt: 'a' sampling { frequency_penalty: -1 }", "sampling.frequency_penalty: not supported yet"},
-          {"prompt: 'a' sampling { logit_bias { key: 1 value: 2 } }",
-           "sampling.logit_bias: not supported yet"},
-          {"prompt: 'a' sampling { allowed_token_ids: 1 }", "sampling.allowed_token_ids: not supported yet"},
-          {"prompt: 'a' sampling { bad_token_ids: 1 }", "sampling.bad_token_ids: not supported yet"},
-          {"prompt: 'a' sampling { bad_words: 'x' }", "sampling.bad_words: not supported yet"},
+          {input + "sampling { logit_bias { key: 1000 value: 1 } }",
+           "sampling.logit_bias[1000]: outside the vocabulary of 1000"},
+          {input + "sampling { logit_bias { key: 5 value: 100.5 } }",
+           "sampling.logit_bias[5]: 100.5 is not in [-100, 100]"},
+          {input + "sampling { logit_bias { key: 5 value: nan } }", "sampling.logit_bias[5]: nan is not in"},
+          {input + "sampling { allowed_token_ids: [1, -1] }", "sampling.allowed_token_ids[1]: -1 is outside"},
+          {input + "sampling { bad_token_ids: 1000 }", "sampling.bad_token_ids[0]: 1000 is outside"},
+          {input + "sampling { bad_words: ['x', ''] }", "sampling.bad_words[1]: empty"},
+          {input + "sampling { bad_words: '" + std::string(257, 'x') + "' }",
+           "sampling.bad_words[0]: 257 bytes are more than 256"},
+          {input + "sampling {" + many_words + "}", "sampling.bad_words: 65 words are more than 64"},
+          {input + "sampling { allowed_token_ids: [7, 8] bad_token_ids: [8, 7] }",
+           "sampling.allowed_token_ids: together with"},
+          {input + "sampling { allowed_token_ids: 257 } min_tokens: 1",
+           "sampling.allowed_token_ids: together"},
+          {input + "sampling { allowed_token_ids: 98 bad_words: 'ab' }",
+           "sampling.allowed_token_ids: together"},
+          {input + "logprobs: 21", "logprobs: 21 is not in 0 to 20"},
+          {input + "logprobs: -1", "logprobs: -1 is not in 0 to 20"},
+          {input + "prompt_logprobs: 21 echo: true", "prompt_logprobs: 21 is not in 0 to 20"},
+          {input + "prompt_logprobs: 0", "prompt_logprobs: needs echo"},
+          {input + "truncate_prompt_tokens: 0", "truncate_prompt_tokens: 0 is less than 1"},
+          {input + "priority: 101", "priority: 101 is not in -100 to 100"},
+          {input + "n: 2", "n: not supported yet"},
       },
       Model());
+  ExpectRefused({{"prompt_ids { ids: 1 } sampling { bad_words: 'x' }",
+                  "sampling.bad_words: the model has no tokenizer"}},
+                TextlessModel());
+}
+
+TEST(RequestTest, WhatTheDeviceCannotDoIsRefusedByName) {
+  ServedModel model = SmallModel();
+  model.extended_sampling = false;
+  const std::string reason = ": this server's device cannot do it";
+  const std::pair<const char*, const char*> fields[] = {
+      {"sampling { repetition_penalty: 1.1 }", "sampling.repetition_penalty"},
+      {"sampling { presence_penalty: 1 }", "sampling.presence_penalty"},
+      {"sampling { frequency_penalty: -1 }", "sampling.frequency_penalty"},
+      {"sampling { logit_bias { key: 1 value: 2 } }", "sampling.logit_bias"},
+      {"sampling { allowed_token_ids: 1 }", "sampling.allowed_token_ids"},
+      {"sampling { bad_token_ids: 1 }", "sampling.bad_token_ids"},
+      {"sampling { bad_words: 'x' }", "sampling.bad_words"},
+      {"min_tokens: 1", "min_tokens"},
+      {"logprobs: 5", "logprobs"},
+      {"prompt_logprobs: 0 echo: true", "prompt_logprobs"}};
+  for (const auto& [text, field] : fields) {
+    ExpectRefused({{std::string("prompt: 'a' ") + text, (field + reason).c_str()}}, model);
+  }
+  const absl::StatusOr<ResolvedCall> plain = ResolveText("prompt: 'a' logprobs: 0 echo: true", model);
+  EXPECT_TRUE(plain.ok()) << plain.status();
+}
+
+TEST(RequestTest, ControlsAreSortedAndDistinct) {
+  const absl::StatusOr<ResolvedCall> call = ResolveText(
+      "prompt: 'a' min_tokens: 3 stop_token_ids: [9, 9, 257] logprobs: 5 prompt_logprobs: 2 echo: true "
+      "sampling { allowed_token_ids: [8, 7, 7, 9, 300] bad_token_ids: [7, 7] presence_penalty: 0.5 "
+      "logit_bias { key: 9 value: 1 } logit_bias { key: 3 value: -2 } }");
+  ASSERT_TRUE(call.ok()) << call.status();
+  const TokenControls& controls = call->spec.controls;
+  EXPECT_THAT(controls.allowed_ids, ElementsAre(7, 8, 9, 300));
+  EXPECT_THAT(controls.banned_ids, ElementsAre(7));
+  EXPECT_THAT(controls.late_ids, ElementsAre(9, kImEnd));
+  EXPECT_EQ(controls.min_tokens, 3);
+  ASSERT_EQ(controls.bias.size(), 2u);
+  EXPECT_EQ(controls.bias[0].id, 3);
+  EXPECT_EQ(controls.bias[0].bias, -2.0f);
+  EXPECT_EQ(call->spec.sampling.presence_penalty, 0.5f);
+  EXPECT_EQ(call->spec.sampling.top_logprobs, 5);
+  EXPECT_TRUE(call->spec.prompt_logprobs);
+  EXPECT_EQ(call->spec.sampling.prompt_top_logprobs, 2);
+}
+
+TEST(RequestTest, BadWordsBanWhatHoldsThemAndWhatCompletesThem) {
+  const absl::StatusOr<ResolvedCall> call =
+      ResolveText("prompt: 'a' sampling { bad_token_ids: 5 bad_words: ['w30', 'ab'] }");
+  ASSERT_TRUE(call.ok()) << call.status();
+  // " w300" to " w309" hold the first.
+  EXPECT_THAT(call->spec.controls.banned_ids,
+              ElementsAre(5, 300, 301, 302, 303, 304, 305, 306, 307, 308, 309));
+  ASSERT_NE(call->spec.bans, nullptr);
+  EXPECT_THAT(call->spec.bans->Banned(0), IsEmpty());
+  EXPECT_THAT(call->spec.bans->Banned(call->spec.bans->Advance(0, 'a')), ElementsAre('b'));
+}
+
+TEST(RequestTest, ALongPromptIsCutWhereAsked) {
+  EXPECT_EQ(ResolveText("prompt: 'abcdef' truncate_prompt_tokens: 2")->spec.prompt, Bytes("ef"));
+  EXPECT_EQ(ResolveText("prompt: 'abcdef' truncate_prompt_tokens: 6")->spec.prompt, Bytes("abcdef"));
+  EXPECT_EQ(ResolveText("prompt: 'abcdef' truncate_prompt_tokens: 7")->spec.prompt, Bytes("abcdef"));
+  EXPECT_EQ(ResolveText("prompt_ids { ids: [1, 2, 3] } truncate_prompt_tokens: 1")->spec.prompt,
+            std::vector<TokenId>({3}));
+  // A text that is longer than the context could hold.
+  ServedModel model = SmallModel();
+  model.context_length = 100;
+  model.longest_token_bytes = 7;
+  const absl::StatusOr<ResolvedCall> call =
+      ResolveText("prompt: '" + std::string(5000, 'a') + "z' truncate_prompt_tokens: 10", model);
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->spec.prompt, Bytes("aaaaaaaaaz"));
+  ExpectRefused({{"prompt: '" + std::string((4 << 20) + 1, 'a') + "' truncate_prompt_tokens: 10",
+                  "prompt: 4194305 bytes of text are more than one call can hold"}},
+                model);
+}
+
+TEST(RequestTest, LogprobsOfALongPromptAreBounded) {
+  ServedModel model = SmallModel();
+  model.context_length = 100000;
+  const std::string text = "prompt: '" + std::string(20000, 'a') + "' echo: true prompt_logprobs: ";
+  EXPECT_TRUE(ResolveText(text + "12", model).ok());
+  ExpectRefused({{text + "13",
+                  "prompt_logprobs: 13 and the token's own for each of 20000 tokens are more than 262144"}},
+                model);
 }
 
 TEST(RequestTest, WhatIsSwitchedOffIsAccepted) {
@@ -277,18 +380,35 @@ TEST(RequestTest, SpecialTokensAreReadInPromptsAndNotInContents) {
 
 TEST(RequestTest, AResolvedRequestResolvesToTheSameCall) {
   const absl::StatusOr<ResolvedCall> first = ResolveText(
-      "prompt: 'ab' max_tokens: 5000 stop: 'x' stop_token_ids: 9 include_stop_in_output: true logprobs: 0 "
-      "skip_special_tokens: false return_ids: false request_id: 'r' sampling { temperature: 0.5 top_k: 3 }");
+      "prompt: 'ab' max_tokens: 5000 stop: 'x' stop_token_ids: 9 include_stop_in_output: true logprobs: 4 "
+      "prompt_logprobs: 2 echo: true min_tokens: 2 truncate_prompt_tokens: 1 skip_special_tokens: false "
+      "return_ids: false "
+      "request_id: 'r' sampling { temperature: 0.5 top_k: 3 repetition_penalty: 1.5 presence_penalty: 0.25 "
+      "frequency_penalty: -1 logit_bias { key: 4 value: -3 } allowed_token_ids: [5, 6, 300, 301] "
+      "bad_token_ids: 6 "
+      "bad_words: 'w300' }");
   ASSERT_TRUE(first.ok()) << first.status();
   const v1::ResolvedRequest resolved = ToProto(*first, Model());
   const absl::StatusOr<ResolvedCall> second = Resolve(resolved, Model());
   ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_EQ(second->spec.prompt, first->spec.prompt);
+  EXPECT_THAT(second->spec.prompt, ElementsAre('b'));
   EXPECT_EQ(second->spec.sampling.seed, first->spec.sampling.seed);
   EXPECT_EQ(second->spec.sampling.temperature, 0.5f);
   EXPECT_EQ(second->spec.sampling.top_k, 3);
   EXPECT_TRUE(second->spec.sampling.logprobs);
-  EXPECT_EQ(second->spec.max_tokens, 4094);
+  EXPECT_EQ(second->spec.sampling.top_logprobs, 4);
+  EXPECT_TRUE(second->spec.prompt_logprobs);
+  EXPECT_EQ(second->spec.sampling.prompt_top_logprobs, 2);
+  EXPECT_TRUE(second->echo);
+  EXPECT_EQ(second->spec.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(second->spec.sampling.presence_penalty, 0.25f);
+  EXPECT_EQ(second->spec.sampling.frequency_penalty, -1.0f);
+  EXPECT_EQ(second->spec.controls.bias.size(), 1u);
+  EXPECT_EQ(second->spec.controls.allowed_ids, first->spec.controls.allowed_ids);
+  EXPECT_THAT(second->spec.controls.banned_ids, ElementsAre(6, 300));
+  EXPECT_EQ(second->spec.controls.min_tokens, 2);
+  EXPECT_NE(second->spec.bans, nullptr);
+  EXPECT_EQ(second->spec.max_tokens, 4095);
   EXPECT_EQ(second->spec.limit_reason, FinishReason::kContext);
   EXPECT_THAT(second->spec.stop_ids, ElementsAre(kImEnd, 9));
   EXPECT_THAT(second->stops, ElementsAre("x"));
@@ -335,6 +455,9 @@ TEST(RequestTest, AResolvedRequestLeavesNothingToADefault) {
                   [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_top_k(); });
   expect_required("sampling.min_p",
                   [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_min_p(); });
+  expect_required("sampling.repetition_penalty", [](v1::GenerateRequest* request) {
+    request->mutable_sampling()->clear_repetition_penalty();
+  });
   expect_required("sampling.seed",
                   [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_seed(); });
 }

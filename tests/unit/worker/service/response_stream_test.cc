@@ -27,10 +27,17 @@ class Stream {
     ++tokens_;
     return stream_.AddToken({id, -0.5f, kArrivalNs + tokens_ * 1'000'000, is_last});
   }
+  void AddWithTop(TokenId id, std::vector<TokenLogprob> top) {
+    stream_.AddToken({id, -0.5f, kArrivalNs, /*is_last=*/false, std::move(top)});
+  }
+  void AddPromptLogprobs(std::vector<PromptLogprob> logprobs) {
+    stream_.AddPromptLogprobs(std::move(logprobs));
+  }
   void AddBytes(absl::string_view bytes) {
     for (char byte : bytes) EXPECT_TRUE(Add(static_cast<uint8_t>(byte)));
   }
   void End(FinishReason reason) {
+    stream_.EndChoice(0, reason);
     stream_.End({.status = absl::OkStatus(), .reason = reason, .admitted_ns = kArrivalNs + 250'000});
   }
 
@@ -100,6 +107,64 @@ TEST(ResponseStreamTest, AMessageIsBoundedAndTheSummaryComesLast) {
   }
   EXPECT_THAT(sizes, testing::ElementsAre(64, 64, 22));
   EXPECT_EQ(summaries, 1);
+}
+
+TEST(ResponseStreamTest, TheMostLikelyTokensComeWithTheirBytes) {
+  Stream stream("logprobs: 2");
+  stream.AddWithTop(300, {{301, -0.25f}, {300, -0.5f}});
+  const v1::GenerateResponse message = stream.Take();
+  const v1::Token& token = message.choices(0).tokens(0);
+  EXPECT_EQ(token.logprob(), -0.5f);
+  ASSERT_EQ(token.top_logprobs_size(), 2);
+  EXPECT_EQ(token.top_logprobs(0).id(), 301);
+  EXPECT_EQ(token.top_logprobs(0).bytes(), " w301");
+  EXPECT_EQ(token.top_logprobs(0).logprob(), -0.25f);
+  EXPECT_EQ(token.top_logprobs(1).id(), 300);
+}
+
+TEST(ResponseStreamTest, EchoReturnsThePromptInFrontWithItsLogprobs) {
+  Stream stream("echo: true prompt_logprobs: 1");
+  stream.AddPromptLogprobs({{-1.0f, {{9, -0.125f}}}});
+  stream.AddPromptLogprobs({{-2.0f, {{8, -0.25f}}}});
+  EXPECT_FALSE(stream.HasMessage());
+  stream.Add(300);
+  stream.Add(301, /*is_last=*/true);
+  stream.End(FinishReason::kLength);
+  const v1::GenerateResponse message = stream.Take();
+  ASSERT_EQ(message.choices_size(), 1);
+  ASSERT_EQ(message.choices(0).tokens_size(), 5);
+  const auto token = [&](int i) { return message.choices(0).tokens(i); };
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(token(i).id(), i + 1);
+    EXPECT_EQ(token(i).ordinal(), i - 3);
+    EXPECT_EQ(token(i).bytes(), std::string(1, static_cast<char>(i + 1)));
+  }
+  EXPECT_FALSE(token(0).has_logprob());
+  EXPECT_EQ(token(1).logprob(), -1.0f);
+  EXPECT_EQ(token(2).logprob(), -2.0f);
+  EXPECT_EQ(token(2).top_logprobs(0).id(), 8);
+  EXPECT_EQ(token(3).ordinal(), 0);
+  EXPECT_EQ(TextOf(message), "\x01\x02\x03 w300 w301");
+  EXPECT_EQ(message.summary().usage().prompt_tokens(), 3);
+  EXPECT_EQ(message.summary().usage().completion_tokens(), 2);
+}
+
+TEST(ResponseStreamTest, AMessageIsBoundedInBytes) {
+  Stream stream("logprobs: 20");
+  std::vector<TokenLogprob> top;
+  for (TokenId id = 300; id < 320; ++id) top.push_back({id, -1.0f});
+  for (int i = 0; i < 200; ++i) stream.AddWithTop(300, top);
+  while (stream.HasMessage()) EXPECT_LT(stream.Take().ByteSizeLong(), 20u << 10);
+}
+
+TEST(ResponseStreamTest, NoStopIsFoundInTheFirstMinTokens) {
+  Stream stream("stop: 'ab' min_tokens: 2");
+  EXPECT_TRUE(stream.Add('a'));
+  EXPECT_TRUE(stream.Add('b'));
+  EXPECT_TRUE(stream.Add('a'));
+  EXPECT_FALSE(stream.Add('b'));
+  stream.End(FinishReason::kStop);
+  EXPECT_EQ(TextOf(stream.Take()), "ab");
 }
 
 TEST(ResponseStreamTest, TheLastMessageCarriesTheSummary) {

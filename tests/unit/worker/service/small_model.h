@@ -32,10 +32,12 @@ inline ServedModel SmallModel() {
   model.config.eos_token_ids = {kImEnd};
   model.context_length = 4096;
   model.tokenizer = Tokenizer::Create(std::move(spec)).value();
+  model.token_index = std::make_unique<TokenIndex>(model.tokenizer.get());
   model.chat_template = ChatTemplate::FromName("chatml").value();
   model.numerics_id = "small-numerics";
   model.device = "none";
   model.kv_capacity_tokens = 65536;
+  model.extended_sampling = true;
   return model;
 }
 
@@ -43,6 +45,7 @@ inline ServedModel SmallModel() {
 inline ServedModel SmallModelWithoutTokenizer() {
   ServedModel model = SmallModel();
   model.tokenizer = nullptr;
+  model.token_index = nullptr;
   model.chat_template.reset();
   return model;
 }
