@@ -70,7 +70,9 @@ std::vector<BadRequest> BadLimits() {
       Bad("n", [](Request* r) { r->set_n(0); }),
       Bad("n", [](Request* r) { r->set_n(2); }),
       Bad("logprobs", [](Request* r) { r->set_logprobs(-1); }),
-      Bad("echo", [](Request* r) { r->set_echo(true); }),
+      Bad("logprobs", [](Request* r) { r->set_logprobs(21); }),
+      Bad("prompt_logprobs", [](Request* r) { r->set_prompt_logprobs(0); }),  // without echo
+      Bad("truncate_prompt_tokens", [](Request* r) { r->set_truncate_prompt_tokens(0); }),
       // Reserved for a later version.
       Bad("field 32",
           [](Request* r) { r->GetReflection()->MutableUnknownFields(r)->AddLengthDelimited(32, "x"); }),
@@ -88,7 +90,10 @@ std::vector<BadRequest> BadSampling() {
       Bad("sampling.min_p", [](Request* r) { r->mutable_sampling()->set_min_p(2); }),
       Bad("sampling.repetition_penalty",
           [](Request* r) { r->mutable_sampling()->set_repetition_penalty(0); }),
-      Bad("sampling.logit_bias", [](Request* r) { (*r->mutable_sampling()->mutable_logit_bias())[1] = 2; }),
+      Bad("sampling.logit_bias[1]",
+          [](Request* r) { (*r->mutable_sampling()->mutable_logit_bias())[1] = 200; }),
+      Bad("sampling.allowed_token_ids[0]",
+          [](Request* r) { r->mutable_sampling()->add_allowed_token_ids(-1); }),
       Bad("sampling.bad_words", [](Request* r) { r->mutable_sampling()->add_bad_words("x"); }),
   };
 }
