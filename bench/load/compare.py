@@ -46,10 +46,10 @@ def seconds_to_ready(model):
                                        "--kv-cache-bytes", "64MiB"], stdout=out, stderr=out)
         try:
             while True:
-                found = re.search(r"http(?:://|[^\n]*?)127\.0\.0\.1:(\d+)", log.read_text())
+                found = re.search(r"metrics on [\d.]+:(\d+)", log.read_text())
                 if found and is_ready(found[1]):
                     return time.perf_counter() - begin
-                if worker.poll() is not None or time.perf_counter() - begin > 60:
+                if worker.poll() is not None or time.perf_counter() - begin > 20:
                     raise SystemExit(log.read_text())
                 time.sleep(0.005)
         finally:
