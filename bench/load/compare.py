@@ -22,17 +22,15 @@ BIN = ROOT / "build/release/bin"
 
 
 def load(model, repeat, *flags):
-    """What load-bench prints, one dictionary a run."""
-    out = subprocess.run([BIN / "load-bench", "--model", model, "--repeat", str(repeat), *flags], check=True, capture_output=True, text=True).stdout
+    """What load-bench prints, one dictionary a run. Each is a process of its own, as a worker's start is."""
     runs = []
-    for line in out.splitlines():
-        rates = re.search(r"load ([\d.]+) GB/s .*; read in order ([\d.]+) GB/s, share ([\d.]+)", line)
-        if rates is None:
-            continue
-        print(line)
-        memory = re.search(r"new memory ([\d.]+) GB/s, share ([\d.]+)", line)
-        weights, peak = re.search(r"weights (\d+) MB, peak RSS (\d+) MB", line).groups()
-        runs.append({"load": float(rates[1]), "read": float(rates[2]), "share": float(rates[3]), "rss": int(peak) / int(weights),
+    for _ in range(repeat):
+        out = subprocess.run([BIN / "load-bench", "--model", model, *flags], check=True, capture_output=True, text=True).stdout
+        print(out, end="")
+        load_rate, read_rate, share = re.search(r"load ([\d.]+) GB/s .*; read in order ([\d.]+) GB/s, share ([\d.]+)", out).groups()
+        memory = re.search(r"new memory ([\d.]+) GB/s, share ([\d.]+)", out)
+        weights, peak = re.search(r"weights (\d+) MB, peak RSS (\d+) MB", out).groups()
+        runs.append({"load": float(load_rate), "read": float(read_rate), "share": float(share), "rss": int(peak) / int(weights),
                      "into_memory": float(memory[1]) if memory else 0, "share_of_memory": float(memory[2]) if memory else 0})
     return runs
 
