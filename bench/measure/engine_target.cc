@@ -52,7 +52,10 @@ absl::StatusOr<std::vector<TargetResult>> EngineTarget::Run(absl::Span<const Tar
   while (ended_ < sent || (sending && sent < requests.size())) {
     while (sending && sent < requests.size() && has_room(sent) && due_ns(sent) <= clock_->NowNs()) {
       sending = limits.stop_above == 0 || sent - ended_ < static_cast<size_t>(limits.stop_above);
-      if (sending) Add(requests[sent], due_ns(sent), sent), ++sent;
+      if (!sending) break;
+      // Without a limit the request came at its time, though this thread was in a step.
+      Add(requests[sent], limits.most_in_flight > 0 ? clock_->NowNs() : due_ns(sent), sent);
+      ++sent;
     }
     const absl::StatusOr<bool> worked = core_.RunOnce();
     if (!worked.ok()) return worked.status();
@@ -87,8 +90,7 @@ void EngineTarget::Add(const TargetRequest& request, int64_t due_ns, size_t inde
   sequence->output->prompt_tokens = sequence->prompt_tokens();
   TargetResult& result = (*results_)[index];
   result.end.clear();
-  // The client is this thread, which was in a step until now; what it sent late is the engine's doing.
-  result.sent_s = request.arrival_s;
+  result.sent_s = static_cast<double>(due_ns - begin_ns_) * 1e-9;
   result.token_s.reserve(request.max_tokens);
   result.ids.reserve(request.max_tokens);
   core_.Add(std::move(sequence));

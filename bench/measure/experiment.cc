@@ -79,6 +79,7 @@ void CancelSome(const PassOptions& options, std::vector<TargetRequest>& requests
 
 std::string PassLine(const PassOptions& options, const OpenSummary& summary) {
   const std::string offered = options.in_flight > 0 ? absl::StrFormat("%d in flight", options.in_flight)
+                              : options.rate == 0   ? std::string("at its own times")
                               : options.last_rate > 0
                                   ? absl::StrFormat("%g to %g/s", options.rate, options.last_rate)
                                   : absl::StrFormat("%g/s", options.rate);
@@ -207,6 +208,12 @@ absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const
   absl::StatusOr<std::vector<TargetResult>> results =
       subject.target->Run(*requests, {.most_in_flight = options.in_flight, .stop_above = options.stop_above});
   if (!results.ok()) return results.status();
+  if (options.in_flight > 0) {
+    // A request that waits for another to end comes when it is sent: its user was not there before.
+    for (size_t i = 0; i < results->size(); ++i) {
+      workload.items[i].arrival_s = (*requests)[i].arrival_s = std::max(0.0, (*results)[i].sent_s);
+    }
+  }
   const OpenSummary summary = Summarise(*requests, *results);
   *subject.progress << PassLine(options, summary) << std::endl;
   if (options.in_flight == 0 && summary.late > 0) {

@@ -95,6 +95,21 @@ TEST_F(LadderTest, AnOpenSweepRecordsEveryRequest) {
   EXPECT_GT(fast_queue_s / 40, 0.5);
 }
 
+TEST_F(LadderTest, RequestsThatWaitForOthersToEndComeWhenTheyAreSent) {
+  config_.engines = {"ridge"};
+  PassFlags flags;
+  flags.pass.workload = UniformDraw(16, 8, 6);
+  flags.in_flight = {2};
+  ASSERT_TRUE(ArrivalSweep(config_, flags, progress_).ok());
+  const std::vector<Row> rows = Rows("arrivals.csv.gz");
+  EXPECT_EQ(rows[1].at("arrival_s"), "0.000000");
+  EXPECT_GT(std::stod(rows[2].at("arrival_s")), 0.01);
+  for (const Row& row : rows) {
+    EXPECT_EQ(row.at("in_flight"), "2");
+    EXPECT_LT(std::stod(row.at("queue_s")), 0.01);
+  }
+}
+
 TEST_F(LadderTest, RefusesAnotherDeviceThanTheExpectedOne) {
   config_.engines = {"ridge"};
   config_.expect_device = "NVIDIA H200";
