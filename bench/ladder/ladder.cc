@@ -81,7 +81,7 @@ absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
                              .device = config.host.device,
                              .device_name = device_name,
                              .load_s = (*host)->load_s()};
-    absl::StatusOr<RecordFiles> records = RecordFiles::Open(config.out, context);
+    absl::StatusOr<RecordFiles> records = RecordFiles::Open(absl::StrCat(config.out, "/", engine), context);
     if (!records.ok()) return records.status();
     const Subject subject{.target = (*host)->target(),
                           .prompts = &prompts,

@@ -32,8 +32,8 @@ class LadderTest : public ::testing::Test {
   }
   ~LadderTest() override { std::filesystem::remove_all(config_.out); }
 
-  std::vector<Row> Rows(const std::string& file) const {
-    const std::string text = *ReadGzip(absl::StrCat(config_.out, "/", file));
+  std::vector<Row> Rows(const std::string& engine, const std::string& file) const {
+    const std::string text = *ReadGzip(absl::StrCat(config_.out, "/", engine, "/", file));
     absl::string_view rest = text;
     const std::vector<std::string> names = TakeCsvRecord(&rest);
     std::vector<Row> rows;
@@ -55,7 +55,10 @@ TEST_F(LadderTest, ClosedRunsOfAllEnginesGiveTheSameTokens) {
   const absl::Status status =
       Closed(config_, {{UniformDraw(16, 8, 1), UniformDraw(300, 8, 3), MixedDraw(0, 4)}, 1, 1}, progress_);
   ASSERT_TRUE(status.ok()) << status;
-  const std::vector<Row> rows = Rows("runs.csv.gz");
+  std::vector<Row> rows;
+  for (const std::string& engine : config_.engines) {
+    for (Row& row : Rows(engine, "runs.csv.gz")) rows.push_back(std::move(row));
+  }
   EXPECT_EQ(rows.size(), 9 * 2 * (1 + 3 + 4));
   std::map<std::string, std::string> outputs;  // by workload and sequence
   for (const Row& row : rows) {
@@ -70,9 +73,10 @@ TEST_F(LadderTest, ClosedRunsOfAllEnginesGiveTheSameTokens) {
 TEST_F(LadderTest, WithoutACacheALongPromptSlowsEveryToken) {
   config_.engines = {"naive", "cached"};
   ASSERT_TRUE(Closed(config_, {{UniformDraw(4096, 16, 1)}, 0, 1}, progress_).ok());
-  const std::vector<Row> rows = Rows("runs.csv.gz");
-  const double naive_ms = std::stod(rows[0].at("itl_p50_ms")),
-               cached_ms = std::stod(rows[1].at("itl_p50_ms"));
+  const auto itl_ms = [&](const char* engine) {
+    return std::stod(Rows(engine, "runs.csv.gz")[0].at("itl_p50_ms"));
+  };
+  const double naive_ms = itl_ms("naive"), cached_ms = itl_ms("cached");
   EXPECT_GT(naive_ms, 10 * cached_ms);
 }
 
@@ -82,7 +86,7 @@ TEST_F(LadderTest, AnOpenSweepRecordsEveryRequest) {
   flags.pass.workload = MixedDraw(0, 40);
   flags.rates = {0.5, 100};
   ASSERT_TRUE(ArrivalSweep(config_, flags, progress_).ok());
-  const std::vector<Row> rows = Rows("arrivals.csv.gz");
+  const std::vector<Row> rows = Rows("chunked", "arrivals.csv.gz");
   ASSERT_EQ(rows.size(), 80);
   double slow_queue_s = 0, fast_queue_s = 0;
   for (const Row& row : rows) {
@@ -101,7 +105,7 @@ TEST_F(LadderTest, RequestsThatWaitForOthersToEndComeWhenTheyAreSent) {
   flags.pass.workload = UniformDraw(16, 8, 6);
   flags.in_flight = {2};
   ASSERT_TRUE(ArrivalSweep(config_, flags, progress_).ok());
-  const std::vector<Row> rows = Rows("arrivals.csv.gz");
+  const std::vector<Row> rows = Rows("ridge", "arrivals.csv.gz");
   EXPECT_EQ(rows[1].at("arrival_s"), "0.000000");
   EXPECT_GT(std::stod(rows[2].at("arrival_s")), 0.01);
   for (const Row& row : rows) {

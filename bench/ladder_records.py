@@ -1,0 +1,114 @@
+"""Reads the records of ridge-bench (runs.csv.gz, runs.jsonl.gz, arrivals.csv.gz) and sums them up as the series defines it."""
+import csv
+import gzip
+import json
+import math
+import pathlib
+import statistics
+
+ENGINES = ["naive", "cached", "batched", "continuous", "paged", "chunked", "fused", "flash", "ridge"]
+
+
+def percentile(values, percent):
+    """The nearest rank: the smallest value that at least `percent` per cent of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
+
+
+def read_csv(path):
+    """The rows of a compressed file, as dicts of strings; none where there is no file."""
+    if not path.exists():
+        return []
+    with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def closed(folder):
+    """Workload -> figures over its recorded runs (warm-ups left out)."""
+    runs = {}
+    for row in read_csv(pathlib.Path(folder) / "runs.csv.gz"):
+        if row["is_warmup"] == "False":
+            runs.setdefault(row["workload"], {}).setdefault(row["run_index"], []).append(row)
+    return {workload: closed_figures(list(by_index.values())) for workload, by_index in runs.items()}
+
+
+def closed_figures(runs):
+    """`runs`: lists of rows, one row a sequence."""
+    rows = [row for run in runs for row in run]
+    tokens = [sum(int(row["completion_tokens"]) for row in run) for run in runs]
+    clocks = [max(float(row["total_s"]) for row in run) for run in runs]
+    gaps = sum(int(row["completion_tokens"]) - 1 for row in rows)
+    decode_s = sum(float(row["decode_s"]) for row in rows)
+    peaks = [int(row["peak_mem_bytes"]) for row in rows if row["peak_mem_bytes"]]
+    return {
+        "batch": len(runs[0]),
+        "label": runs[0][0]["prompt_label"] if len({row["prompt_label"] for row in runs[0]}) == 1 else "mixed",
+        "prompt_tokens": int(runs[0][0]["prompt_tokens"]),
+        "ttft_ms": 1e3 * statistics.median(statistics.median(float(row["ttft_s"]) for row in run) for run in runs),
+        "itl_p50_ms": statistics.median(statistics.median(float(row["itl_p50_ms"]) for row in run) for run in runs),
+        "itl_p95_ms": statistics.median(statistics.median(float(row["itl_p95_ms"]) for row in run) for run in runs),
+        "total_s": statistics.mean(clocks),
+        "decode_tps": gaps / decode_s if decode_s > 0 else 0.0,
+        "tokens_per_s": sum(tokens) / sum(clocks),
+        "peak_gib": max(peaks) / 2**30 if peaks else 0.0,
+        "outputs": sorted({(row["sequence_index"], row["output_sha8"]) for row in rows}),
+        "deterministic": len({tuple(row["output_sha8"] for row in run) for run in runs}) == 1,
+    }
+
+
+def open_passes(folder):
+    """Rate -> figures of the pass."""
+    passes = {}
+    for row in read_csv(pathlib.Path(folder) / "arrivals.csv.gz"):
+        if row["in_flight"] == "0" and float(row["last_rate"]) == 0:
+            passes.setdefault(float(row["rate"]), []).append(row)
+    return {rate: open_figures(rows) for rate, rows in sorted(passes.items())}
+
+
+def open_figures(rows):
+    served = [row for row in rows if row["latency_s"]]
+    ends = [float(row["arrival_s"]) + float(row["latency_s"]) for row in served]
+    span = max(ends) - min(float(row["arrival_s"]) for row in rows) if served else 0.0
+    queue = [float(row["queue_s"]) for row in served if row["queue_s"]]
+    ttft = [float(row["ttft_s"]) for row in served]
+    return {
+        "requests": len(rows),
+        "unserved": len(rows) - len(served),
+        "served_per_s": len(served) / span if span > 0 else 0.0,
+        "tokens_per_s": sum(int(row["completion_tokens"]) for row in served) / span if span > 0 else 0.0,
+        "queue_p50_s": percentile(queue, 50) if queue else 0.0,
+        "ttft_p50_s": percentile(ttft, 50) if ttft else 0.0,
+        "ttft_p99_s": percentile(ttft, 99) if ttft else 0.0,
+    }
+
+
+def gaps_ms(folder, workload):
+    """The gaps between tokens of all recorded runs of a workload."""
+    path = pathlib.Path(folder) / "runs.jsonl.gz"
+    if not path.exists():
+        return []
+    gaps = []
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            if row["workload"] == workload and not row["is_warmup"]:
+                gaps += [us / 1e3 for us in row["token_gaps_us"][1:]]
+    return gaps
+
+
+def context(folder):
+    """What all records of a folder have in common, from the first row there is."""
+    for name in ("runs.csv.gz", "arrivals.csv.gz"):
+        rows = read_csv(pathlib.Path(folder) / name)
+        if rows:
+            return {key: rows[0][key] for key in ("engine", "engine_params", "model", "dtype", "device", "device_name",
+                                                  "ridge_version", "commit")}
+    return None
+
+
+def engine_folders(root):
+    """(engine, folder) in the order of the ladder, peers after it."""
+    folders = {path.name: path for path in sorted(pathlib.Path(root).iterdir())
+               if path.is_dir() and any((path / name).exists() for name in ("runs.csv.gz", "arrivals.csv.gz"))}
+    order = [engine for engine in ENGINES if engine in folders] + [name for name in folders if name not in ENGINES]
+    return [(engine, folders[engine]) for engine in order]
