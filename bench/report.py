@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Predictions and reports of the ladder.
+
+usage: bench/report.py predict SIMULATED bench/results/DEVICE    keep what the cost model expects, before anything is measured
+       bench/report.py write bench/results/DEVICE                README.md of each engine, and of the whole ladder
+
+SIMULATED holds records of the same workloads on `--device simulated:CARD`. `write` compares: within 10 % of the prediction is a
+hit, within 25 % near, anything else a miss. It names the commits that hold prediction and records, so that a reader sees which
+came first.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+import ladder_records as records
+
+CLOSED_KEYS = {"ttft_ms": "TTFT, ms", "itl_p50_ms": "ITL p50, ms", "tokens_per_s": "tokens/s"}
+OPEN_KEYS = {"served_per_s": "served/s", "ttft_p50_s": "TTFT p50, s"}
+HIT, NEAR = 0.10, 0.25
+
+
+def figures_of(folder):
+    """What is predicted and compared."""
+    closed = {name: {key: figures[key] for key in CLOSED_KEYS} for name, figures in records.closed(folder).items()}
+    passes = {f"{rate:g}": {key: figures[key] for key in OPEN_KEYS} for rate, figures in records.open_passes(folder).items()}
+    return {"closed": closed, "open": passes}
+
+
+def grade(predicted, measured):
+    if predicted <= 0 or measured <= 0:
+        return "-"
+    off = abs(measured / predicted - 1)
+    return "hit" if off <= HIT else "near" if off <= NEAR else "miss"
+
+
+def commit_of(path):
+    """The last commit that touched a file, shortened; "uncommitted" where there is none."""
+    run = subprocess.run(["git", "log", "-n1", "--format=%h", "--", path.name], cwd=path.parent, capture_output=True, text=True)
+    return run.stdout.strip() or "uncommitted"
+
+
+def predict(simulated, device_root):
+    folders = records.engine_folders(simulated)
+    if not folders:
+        sys.exit(f"{simulated}: no records")
+    for engine, folder in folders:
+        target = device_root / engine
+        target.mkdir(parents=True, exist_ok=True)
+        prediction = {"from": records.context(folder)["device_name"], **figures_of(folder)}
+        (target / "prediction.json").write_text(json.dumps(prediction, indent=1) + "\n")
+        print(target / "prediction.json")
+
+
+def table(header, rows):
+    return "\n".join(["| " + " | ".join(header) + " |", "|" + "---|" * len(header), *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def compared(keys, measured, predicted):
+    """A cell pair for each key: the figure, and the prediction with its grade."""
+    cells = []
+    for key in keys:
+        cells.append(f"{measured[key]:.4g}")
+        cells.append(f"{predicted[key]:.4g} {grade(predicted[key], measured[key])}" if predicted else "")
+    return cells
+
+
+def header_of(first, keys):
+    return first + [cell for name in keys.values() for cell in (name, "predicted")]
+
+
+def size_key(name):
+    prompt, _, size = name.partition("-x")
+    return (prompt, int(size)) if prompt == "mixed" else (f"{int(prompt[1:]):08}", int(size))
+
+
+def engine_page(engine, folder):
+    context = records.context(folder)
+    closed, passes = records.closed(folder), records.open_passes(folder)
+    path = folder / "prediction.json"
+    prediction = json.loads(path.read_text()) if path.exists() else {"closed": {}, "open": {}}
+    parts = [f"# {engine} on {context['device_name']}",
+             f"{context['model']}, {context['dtype']}; Ridge {context['ridge_version']}, measured at commit {context['commit'] or 'unknown'}; "
+             f"parameters `{context['engine_params']}`."]
+    if path.exists():
+        held = [folder / name for name in ("runs.csv.gz", "arrivals.csv.gz") if (folder / name).exists()]
+        parts.append(f"Predicted by the cost model of \"{prediction['from']}\" in commit {commit_of(path)}; records in commit "
+                     f"{', '.join(sorted({commit_of(file) for file in held}))}.")
+    if closed:
+        rows = [[name, str(figures["batch"]), *compared(CLOSED_KEYS, figures, prediction["closed"].get(name)),
+                 f"{figures['itl_p95_ms']:.4g}", f"{figures['peak_gib']:.2f}", "yes" if figures["deterministic"] else "NO"]
+                for name, figures in sorted(closed.items(), key=lambda item: size_key(item[0]))]
+        parts += ["## Whole batches", table(header_of(["workload", "sequences"], CLOSED_KEYS) + ["ITL p95, ms", "peak, GiB", "all runs alike"], rows)]
+    if passes:
+        rows = [[f"{rate:g}", *compared(OPEN_KEYS, figures, prediction["open"].get(f"{rate:g}")), f"{figures['ttft_p99_s']:.4g}",
+                 f"{figures['queue_p50_s']:.4g}", f"{figures['tokens_per_s']:.4g}", str(figures["unserved"])] for rate, figures in passes.items()]
+        parts += ["## Requests that arrive over time", table(header_of(["offered/s"], OPEN_KEYS) + ["TTFT p99, s", "queue p50, s", "tokens/s", "unserved"], rows)]
+    grades = [grade(prediction[kind][name][key], figures[key]) for kind, found in (("closed", closed), ("open", {f"{r:g}": f for r, f in passes.items()}))
+              for name, figures in found.items() if name in prediction[kind] for key in prediction[kind][name]]
+    if grades:
+        parts.append(f"Grade: {grades.count('hit')} of {len(grades)} predictions hit, {grades.count('near')} near, {grades.count('miss')} missed.")
+    flags = f"--model {context['model']} --device {context['device']} --engine {engine} --out {folder.parent}"
+    commands = []
+    if closed:
+        prompts = sorted({f["label"] for f in closed.values() if f["label"] != "mixed"}, key=lambda label: int(label[1:]))
+        mixed = [str(f["batch"]) for name, f in closed.items() if name.startswith("mixed")]
+        sizes = sorted({f["batch"] for name, f in closed.items() if not name.startswith("mixed")})
+        commands.append(f"ridge-bench closed {flags} --prompts {','.join(prompts) or 'none'}" + (f" --batch_size {','.join(map(str, sizes))}" if sizes else "")
+                        + (f" --mixed {','.join(mixed)}" if mixed else ""))
+    if passes:
+        commands.append(f"ridge-bench arrivals {flags} --rates {','.join(f'{rate:g}' for rate in passes)}")
+    parts.append("Again:\n\n```sh\n" + "\n".join(commands) + "\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def same_outputs(folders):
+    """Workloads of which two engines gave different tokens."""
+    outputs = {}
+    for engine, folder in folders:
+        for name, figures in records.closed(folder).items():
+            outputs.setdefault(name, {}).setdefault(tuple(figures["outputs"]), []).append(engine)
+    return {name: list(groups.values()) for name, groups in outputs.items() if len(groups) > 1}
+
+
+def ladder_page(root, folders):
+    rows = []
+    for engine, folder in folders:
+        closed, passes = records.closed(folder), records.open_passes(folder)
+        single = next((f for f in closed.values() if f["label"] == "p256" and f["batch"] == 1), None)
+        largest = max((f for f in closed.values() if f["label"] == "p256"), key=lambda f: f["tokens_per_s"], default=None)
+        most = max((f["served_per_s"] for f in passes.values()), default=0)
+        rows.append([f"[{engine}]({folder.name}/README.md)", f"{single['ttft_ms']:.2f}" if single else "", f"{single['itl_p50_ms']:.3f}" if single else "",
+                     f"{largest['tokens_per_s']:.0f} at {largest['batch']}" if largest else "", f"{most:.2f}" if most else ""])
+    context = records.context(folders[0][1])
+    differing = same_outputs(folders)
+    verdict = ("Every engine gave the same tokens for every workload." if not differing else
+               "Outputs differ: " + "; ".join(f"{name}: {groups}" for name, groups in differing.items()))
+    figures = sorted((root / "figures").glob("*.svg")) if (root / "figures").is_dir() else []
+    pictures = "\n".join(f"![{path.stem}](figures/{path.name})" for path in figures)
+    return (f"# The ladder on {context['device_name']}\n\n{context['model']}, {context['dtype']}.\n\n"
+            + table(["engine", "p256 alone: TTFT, ms", "ITL, ms", "most tokens/s, p256", "most served/s, mixed draw"], rows)
+            + f"\n\n{verdict}\n\n{pictures}\n")
+
+
+def write(root):
+    folders = records.engine_folders(root)
+    if not folders:
+        sys.exit(f"{root}: no records")
+    for engine, folder in folders:
+        (folder / "README.md").write_text(engine_page(engine, folder))
+        print(folder / "README.md")
+    (root / "LADDER.md").write_text(ladder_page(root, folders))
+    print(root / "LADDER.md")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("predict")
+    command.add_argument("simulated", type=pathlib.Path)
+    command.add_argument("device", type=pathlib.Path)
+    commands.add_parser("write").add_argument("device", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if arguments.command == "predict":
+        predict(arguments.simulated, arguments.device)
+    else:
+        write(arguments.device)
+
+
+if __name__ == "__main__":
+    main()
