@@ -100,6 +100,16 @@ std::string CardsSection(const ModelSize& size) {
                           step_s * 1e3, 1 / step_s, 1 / step_s / card.power_w, RidgePoint(card), requests,
                           card.source);
   }
+  absl::StrAppend(&text,
+                  "\nHow to choose: one stream's speed is bandwidth over weights, so between two cards with "
+                  "the same memory the one "
+                  "with more bandwidth answers faster (an A10 twice as fast as an L4, at twice the power: "
+                  "the same tokens a watt). "
+                  "Arithmetic counts for prompts, and for batches beyond the ridge point; memory for how "
+                  "many contexts run at "
+                  "once. An A10G has the A10's memory and bandwidth, and little more than half its tensor "
+                  "operations: measurements "
+                  "name the card, since the two are easily taken for one another.\n");
   return text;
 }
 

@@ -1,0 +1,82 @@
+"""The ladder from one end to the other on a simulated card: measured, predicted, reported, drawn.
+
+usage: ladder_report_test.py RIDGE_BENCH
+"""
+import importlib.util
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BENCH = ROOT / "bench"
+FAULTS = []
+
+
+def expect(condition, what):
+    if not condition:
+        FAULTS.append(what)
+
+
+def run(*command, code=0):
+    done = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True)
+    expect(done.returncode == code, f"{command}: exit {done.returncode}: {done.stderr[-500:]}")
+    return done.stdout + done.stderr
+
+
+def ladder(bench, card, out):
+    base = [bench, "--model=synthetic:qwen2.5-1.5b", f"--device=simulated:{card}", f"--out={out}"]
+    run(*base, "closed", "--engine=cached,flash", "--prompts=p16,p256", "--batch_size=1,4", "--mixed=8", "--runs=2", "--warmup=1")
+    run(*base, "arrivals", "--engine=cached,flash", "--requests=40", "--rates=0.5,8")
+
+
+def main():
+    bench = sys.argv[1]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        ladder(bench, "a10-series", folder / "expected")
+        device = folder / "device"
+        run(sys.executable, BENCH / "report.py", "predict", folder / "expected", device)
+        prediction = json.loads((device / "flash" / "prediction.json").read_text())
+        expect(set(prediction["closed"]) == {"p16-x1", "p16-x4", "p256-x1", "p256-x4", "mixed-x8"}, "workloads of the prediction")
+        expect(set(prediction["open"]) == {"0.5", "8"}, "rates of the prediction")
+
+        ladder(bench, "a10-series", device)
+        run(sys.executable, BENCH / "report.py", "write", device)
+        page = (device / "flash" / "README.md").read_text()
+        # 5 workloads with three figures each and 2 rates with two each, and the simulation repeats itself.
+        expect("Grade: 19 of 19 predictions hit, 0 near, 0 missed." in page, "grade of flash")
+        expect("ridge-bench closed --model synthetic:qwen2.5-1.5b --device simulated:a10-series --engine flash" in page, "command")
+        whole = (device / "LADDER.md").read_text()
+        expect("Every engine gave the same tokens for every workload." in whole, "same tokens")
+        expect("| [cached](cached/README.md) |" in whole, "row of cached")
+
+        # A faster card's records against this prediction are misses, and are said to be.
+        ladder(bench, "h200", folder / "other")
+        (folder / "other" / "flash" / "prediction.json").write_text(json.dumps(prediction))
+        run(sys.executable, BENCH / "report.py", "write", folder / "other")
+        grade = re.search(r"Grade: (\d+) of 19 .* (\d+) missed", (folder / "other" / "flash" / "README.md").read_text())
+        # At half a request a second both cards serve what is offered.
+        expect(grade and int(grade[1]) <= 2 and int(grade[2]) >= 15, f"misses: {grade and grade[0]}")
+
+        # A second run finds everything done.
+        before = (device / "flash" / "runs.csv.gz").read_bytes()
+        ladder(bench, "a10-series", device)
+        expect((device / "flash" / "runs.csv.gz").read_bytes() == before, "a complete sweep is not measured again")
+
+        expect("no such folder" in run(sys.executable, BENCH / "plot.py", folder / "nowhere", code=2)
+               if importlib.util.find_spec("matplotlib") else True, "plot names a missing folder")
+        if importlib.util.find_spec("matplotlib"):
+            run(sys.executable, BENCH / "plot.py", device, "--published", "--weights-ms=5.15")
+            drawn = {path.name for path in (device / "figures").glob("*.svg")}
+            expect(drawn == {"prompt-length.svg", "batch-size.svg", "arrival-rate.svg", "gaps.svg", "step-budget.svg", "ladder.svg"},
+                   f"figures: {drawn}")
+        else:
+            print("matplotlib is not installed: no figures drawn")
+    print("\n".join(FAULTS) or "the ladder is measured, predicted and reported")
+    return 1 if FAULTS else 0
+
+
+sys.exit(main())
