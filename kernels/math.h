@@ -38,6 +38,15 @@ RIDGE_HD constexpr Polynomial7 ExpPolynomial() {
   return {{1.0f, 0.5f, 1.0f / 6.0f, 1.0f / 24.0f, 1.0f / 120.0f, 1.0f / 720.0f, 1.0f / 5040.0f}};
 }
 
+struct Polynomial4 {
+  float terms[4];
+};
+
+// Of the lowest degree that is 2^r within 2^-18 for |r| <= 0.5, its largest relative error made least.
+RIDGE_HD constexpr Polynomial4 Exp2ShortPolynomial() {
+  return {{0.693124193f, 0.240240986f, 0.0559064304f, 0.00958285532f}};
+}
+
 // 2^n for an integral n in [-252, 254], applied in two exact steps so that subnormal results round once.
 RIDGE_HD inline float ScaleByPowerOfTwo(float value, int32_t n) {
   const int32_t half = n >> 1;
@@ -57,6 +66,17 @@ RIDGE_HD inline float Exp2(float x) {
   x = std::fmin(std::fmax(x, -160.0f), 130.0f);
   const float n = std::nearbyint(x);
   return ScaleByPowerOfTwo(Evaluate(Exp2Polynomial(), x - n), static_cast<int32_t>(n));
+}
+
+// 2^x for x <= 0 (or a rounding error above), for a probability that is rounded to fp16: within 2^-18, and
+// not below 2^-126, which fp16 rounds to 0.
+RIDGE_HD inline float Exp2OfProbability(float x) {
+  x = std::fmax(x, -126.0f);
+  const float n = std::nearbyint(x);
+  const Polynomial4 polynomial = Exp2ShortPolynomial();
+  float sum = polynomial.terms[3];
+  for (int i = 2; i >= 0; --i) sum = std::fma(sum, x - n, polynomial.terms[i]);
+  return ScaleByPowerOfTwo(std::fma(sum, x - n, 1.0f), static_cast<int32_t>(n));
 }
 
 // e^x, with the same limits.

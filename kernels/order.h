@@ -17,7 +17,7 @@ inline constexpr int32_t kPanelWidth = 32;
 // Columns whose squares are summed together in a norm; groups are added in ascending order.
 inline constexpr int32_t kNormGroup = 256;
 
-// Keys of an attention chunk, counted from position 0, and of a tile within it.
+// Keys of an attention chunk, counted from position 0, and (on a CUDA card) of a tile within it.
 inline constexpr int32_t kAttentionChunk = 256;
 inline constexpr int32_t kAttentionTile = 64;
 

@@ -76,30 +76,47 @@ void Matmul(benchmark::State& state) {
   Report(state, 2.0 * static_cast<double>(n * k), 2.0 * static_cast<double>(m * n * k));
 }
 
-// One decode row against a long context: 2 KV heads, one a thread.
+// One decode row against a long context, one KV head a thread, as a model of 24 layers has it in its pool:
+// blocks of all layers, in shuffled order. In the cache: the same layer of the same 512 tokens again and
+// again.
 void Attention(benchmark::State& state) {
   Machine& machine = TheMachine();
-  const int64_t context = state.range(0);
+  const bool cached = state.range(2) != 0;
+  const int64_t context = cached ? 512 : state.range(0), layers = 24;
   const int32_t group = static_cast<int32_t>(state.range(1)), d = 64;
   const int threads = machine.pool.num_threads();
-  const int64_t block_size = 2 * cpu::kKvBlockTokens * d, blocks = context / cpu::kKvBlockTokens;
+  const int64_t piece = cpu::kKvBlockTokens * d, block_stride = layers * threads * 2 * piece;
   std::vector<float> q(static_cast<size_t>(group * d * threads), 0.5f), out(q.size());
-  std::vector<int32_t> table(static_cast<size_t>(blocks));
+  std::vector<int32_t> table(static_cast<size_t>(kMemoryBytes / 2 / block_stride));
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i * 7919 % table.size());
   std::vector<std::vector<float>> scratch(
       static_cast<size_t>(threads), std::vector<float>(static_cast<size_t>(cpu::AttentionScratch(group, d))));
-  const int64_t layers = kMemoryBytes / 2 / (block_size * blocks * threads);
-  int64_t layer = 0;
-  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
+  const int64_t blocks = context / cpu::kKvBlockTokens,
+                sequences = static_cast<int64_t>(table.size()) / blocks;
+  int64_t step = 0;
   for (auto _ : state) {
     machine.pool.Run([&](int thread) {
       int64_t saturations = 0;
-      const int64_t at = (layer * threads + thread) * blocks * block_size;
-      cpu::Attention(
-          {q.data() + thread * group * d, out.data() + thread * group * d, d, d, 1, context - 1, group, d,
-           machine.memory.as<Half>() + at, table.data(), block_size, 0, block_size / 2, &saturations},
-          scratch[static_cast<size_t>(thread)].data());
+      const int64_t layer = cached ? 0 : step % layers, sequence = cached ? 0 : step / layers % sequences;
+      const int64_t k_offset = (layer * threads + thread) * 2 * piece;
+      cpu::Attention({q.data() + thread * group * d,
+                      out.data() + thread * group * d,
+                      d,
+                      d,
+                      1,
+                      context - 1,
+                      group,
+                      d,
+                      machine.memory.as<Half>(),
+                      table.data() + sequence * blocks,
+                      block_stride,
+                      k_offset,
+                      k_offset + piece,
+                      &saturations,
+                      {}},
+                     scratch[static_cast<size_t>(thread)].data());
     });
-    layer = (layer + 1) % layers;
+    ++step;
   }
   const double keys = static_cast<double>(context * threads);
   Report(state, keys * d * 2 * 2, keys * 4.0 * d * group);
@@ -137,7 +154,10 @@ void MatmulShapes(benchmark::internal::Benchmark* matmul) {
 }
 
 BENCHMARK(Matmul)->Apply(MatmulShapes)->UseRealTime();
-BENCHMARK(Attention)->ArgNames({"context", "group"})->Args({4096, 7})->Args({4096, 3})->UseRealTime();
+BENCHMARK(Attention)
+    ->ArgNames({"context", "group", "cached"})
+    ->ArgsProduct({{4096}, {7, 3}, {0, 1}})
+    ->UseRealTime();
 BENCHMARK(SwiGlu)->Arg(1536)->Arg(4864);
 BENCHMARK(RmsNorm)->Arg(576)->Arg(896);
 

@@ -3,10 +3,9 @@
 //
 // Row r stands at position first_position + r and sees keys 0 .. its own. For each query head, with c =
 // log2(e) / sqrt(d) and S = q . k, one chain of fused multiply-adds in ascending order of d from zero:
-//   keys are cut into chunks of 256 from position 0; each chunk starts fresh with m = -inf, l = 0, O = 0;
-//   per tile of 64 keys: m' = max(m, max S);
-//     where m' > m: alpha = 2^fma(m, c, -(m' c)), l *= alpha, O *= alpha; elsewhere neither is touched;
-//     P = fp16(2^fma(S, c, -(m' c))); l += P in 16 virtual lanes; O = fma(P, v, O) in ascending key order;
+//   keys are cut into chunks of 256 from position 0; in each, of the keys that the row sees, m = max S;
+//     P = fp16(2^fma(S, c, -(m c))); l = sum of P in 16 virtual lanes; O = sum of P v, one chain of fused
+//     multiply-adds in ascending key order from zero;
 //   chunks are folded in ascending order: M' = max(M, m); a = 2^fma(M, c, -(M' c)), b = 2^fma(m, c, -(M' c));
 //     L = fma(L, a, l b); A = fma(A, a, O b);
 //   out = fp16(A / L), of which -0 becomes 0.
@@ -27,6 +26,14 @@ namespace ridge::kernels::cpu {
 inline constexpr int32_t kKvBlockTokens = 16;
 // Rows of one call; more would leave the caches.
 inline constexpr int32_t kMaxAttentionRows = 16;
+inline constexpr int32_t kMaxAttentionHeadDim = 256;
+
+// Blocks of one KV head's keys.
+struct KeyBlocks {
+  const int32_t* blocks = nullptr;
+  int64_t count = 0;
+  int64_t k_offset = 0;
+};
 
 struct AttentionArgs {
   // Row r, query head g of the group at q[r * q_stride + g * head_dim]; values that fp16 holds.
@@ -37,7 +44,7 @@ struct AttentionArgs {
   int32_t num_rows;  // <= kMaxAttentionRows
   int64_t first_position;
   int32_t group_size;  // query heads of this KV head
-  int32_t head_dim;    // a multiple of 16
+  int32_t head_dim;    // a multiple of 16, at most kMaxAttentionHeadDim
   // Element i of key t of block b at pool[block_table[b] * block_stride + k_offset + i * 16 + t], of a value
   // at pool[block_table[b] * block_stride + v_offset + t * head_dim + i].
   const Half* pool;
@@ -46,6 +53,8 @@ struct AttentionArgs {
   int64_t k_offset;
   int64_t v_offset;
   int64_t* saturations;
+  // Keys that this thread reads after the call, if any: memory is asked for the first of them meanwhile.
+  KeyBlocks next;
 
   int64_t num_states() const { return int64_t{num_rows} * group_size; }
   int64_t num_keys() const { return first_position + num_rows; }
@@ -68,5 +77,12 @@ void Attention(const AttentionArgs& args, float* scratch);
 // num_states partials; and the fold of chunks whose partials stand one after the other.
 void AttentionChunk(const AttentionArgs& args, int64_t chunk, float* partials, float* scratch);
 void FoldChunks(const AttentionArgs& args, float* partials);
+
+// The keys that AttentionChunk reads first.
+KeyBlocks KeysOfChunk(const AttentionArgs& args, int64_t chunk);
+
+// Asks memory for the first of these keys, before a call that has them neither as its own nor as what comes
+// next.
+void PrefetchKeys(const Half* pool, int64_t block_stride, int32_t head_dim, const KeyBlocks& keys);
 
 }  // namespace ridge::kernels::cpu

@@ -82,7 +82,6 @@ void AttentionFloat64(const float* q, const float* keys, const float* values, in
 
 struct Softmax {
   float max = -INFINITY;
-  Lanes lanes{};  // of the sum, within a chunk
   float sum = 0.0f;
   std::vector<float> values;
 };
@@ -93,25 +92,21 @@ float Score(const float* q, const float* key, int64_t d) {
   return sum;
 }
 
-void TileStep(const float* q, const float* keys, const float* values, int64_t count, int64_t d, float c,
-              Softmax* state) {
+Softmax Chunk(const float* q, const float* keys, const float* values, int64_t count, int64_t d, float c) {
   std::vector<float> scores(count);
-  float max = state->max;
+  for (int64_t key = 0; key < count; ++key) scores[key] = Score(q, keys + key * d, d);
+  Softmax chunk;
+  chunk.max = *std::max_element(scores.begin(), scores.end());
+  chunk.values.assign(d, 0.0f);
+  Lanes lanes{};
   for (int64_t key = 0; key < count; ++key) {
-    scores[key] = Score(q, keys + key * d, d);
-    max = std::max(max, scores[key]);
+    const float exponent = std::fma(scores[key], c, -(chunk.max * c));
+    const float p = Rounded(Mode::kContract, Exp2OfProbability(exponent));
+    lanes[key % kVirtualLanes] += p;
+    for (int64_t i = 0; i < d; ++i) chunk.values[i] = std::fma(p, values[key * d + i], chunk.values[i]);
   }
-  if (max != state->max) {
-    const float alpha = Exp2(std::fma(state->max, c, -(max * c)));
-    for (float& lane : state->lanes) lane *= alpha;
-    for (float& value : state->values) value *= alpha;
-    state->max = max;
-  }
-  for (int64_t key = 0; key < count; ++key) {
-    const float p = Rounded(Mode::kContract, Exp2(std::fma(scores[key], c, -(max * c))));
-    state->lanes[key % kVirtualLanes] += p;
-    for (int64_t i = 0; i < d; ++i) state->values[i] = std::fma(p, values[key * d + i], state->values[i]);
-  }
+  chunk.sum = SumLanes(lanes);
+  return chunk;
 }
 
 void Fold(const Softmax& chunk, float c, Softmax* folded) {
@@ -175,16 +170,10 @@ void Attention(Mode mode, const float* q, const float* keys, const float* values
   if (mode == Mode::kFloat32) return AttentionFloat64(q, keys, values, num_keys, head_dim, out);
   const float c = kLog2E / std::sqrt(static_cast<float>(head_dim));
   Softmax folded;
-  for (int64_t chunk_begin = 0; chunk_begin < num_keys; chunk_begin += kAttentionChunk) {
-    const int64_t chunk_end = std::min(chunk_begin + kAttentionChunk, num_keys);
-    Softmax chunk;
-    chunk.values.assign(head_dim, 0.0f);
-    for (int64_t begin = chunk_begin; begin < chunk_end; begin += kAttentionTile) {
-      const int64_t count = std::min<int64_t>(kAttentionTile, chunk_end - begin);
-      TileStep(q, keys + begin * head_dim, values + begin * head_dim, count, head_dim, c, &chunk);
-    }
-    chunk.sum = SumLanes(chunk.lanes);
-    if (chunk_begin == 0) {
+  for (int64_t begin = 0; begin < num_keys; begin += kAttentionChunk) {
+    const int64_t count = std::min<int64_t>(kAttentionChunk, num_keys - begin);
+    Softmax chunk = Chunk(q, keys + begin * head_dim, values + begin * head_dim, count, head_dim, c);
+    if (begin == 0) {
       folded = std::move(chunk);
     } else {
       Fold(chunk, c, &folded);

@@ -196,9 +196,9 @@ TEST_P(CpuAttentionTest, GivesTheReferencesBits) {
   int64_t saturations = 0;
   std::vector<float> got(q.size()), expected(q.size()), plain(d);
   const int64_t stride = int64_t{group_size} * d;
-  const cpu::AttentionArgs args{q.data(),       got.data(), stride,         stride,      num_rows,
-                                first_position, group_size, head_dim,       pool.data(), table.data(),
-                                block_size,     0,          block_size / 2, &saturations};
+  const cpu::AttentionArgs args{q.data(),       got.data(), stride,         stride,       num_rows,
+                                first_position, group_size, head_dim,       pool.data(),  table.data(),
+                                block_size,     0,          block_size / 2, &saturations, {}};
   Attend(args);
   for (int64_t i = 0; i < int64_t{num_rows} * group_size; ++i) {
     const int64_t visible = first_position + i / group_size + 1;
@@ -240,7 +240,8 @@ TEST_F(CpuOpsTest, AttentionOfARowDoesNotDependOnTheOtherRows) {
   std::vector<float> together(q.size()), alone(q.size());
   cpu::AttentionArgs args{
       q.data(), together.data(), 3 * d,        3 * d,      16, num_keys - 16,  3,
-      64,       pool.data(),     table.data(), block_size, 0,  block_size / 2, &saturations};
+      64,       pool.data(),     table.data(), block_size, 0,  block_size / 2, &saturations,
+      {}};
   Attend(args);
   for (int64_t row = 0; row < 16; ++row) {
     args.q = q.data() + row * 3 * d;
@@ -270,8 +271,21 @@ TEST_F(CpuOpsTest, EveryInstructionSetGivesTheSameBits) {
     Multiply({x.data(), packed.data(), product.data(), m, n, k, n});
     cpu::RmsNorm(x.data(), weight.data(), 1e-5f, k, norm.data(), &saturations);
     cpu::SwiGlu(x.data(), weight.data(), k, gated.data(), &saturations);
-    Attend({q.data(), attended.data(), 3 * d, 3 * d, 1, num_blocks * cpu::kKvBlockTokens - 1, 3, 64,
-            pool.data(), table.data(), block_size, 0, block_size / 2, &saturations});
+    Attend({q.data(),
+            attended.data(),
+            3 * d,
+            3 * d,
+            1,
+            num_blocks * cpu::kKvBlockTokens - 1,
+            3,
+            64,
+            pool.data(),
+            table.data(),
+            block_size,
+            0,
+            block_size / 2,
+            &saturations,
+            {}});
     std::vector<float> all = {cpu::LogSumExp(x.data(), m * k)};
     for (const auto* part : {&product, &norm, &gated, &attended}) {
       all.insert(all.end(), part->begin(), part->end());

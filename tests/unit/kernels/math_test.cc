@@ -57,6 +57,18 @@ TEST(Math, ExponentialsAreWithinTwoUlps) {
   EXPECT_LE(worst_exp2, 2.0);
 }
 
+TEST(Math, Exp2OfAProbabilityIsExactEnoughForFp16) {
+  double worst = 0;
+  for (int i = 0; i <= 1000000; ++i) {
+    const float x = -126.0f * static_cast<float>(i) / 1000000;
+    const double exact = std::exp2(static_cast<double>(x));
+    worst = std::max(worst, std::fabs(Exp2OfProbability(x) - exact) / exact);
+  }
+  EXPECT_LE(worst, 0x1p-18);
+  EXPECT_EQ(Exp2OfProbability(0.0f), 1.0f);
+  EXPECT_EQ(FloatToHalf(Exp2OfProbability(-INFINITY)), 0);
+}
+
 TEST(Math, ExponentialsEndAtZeroAndInfinity) {
   EXPECT_EQ(Exp2(-INFINITY), 0.0f);
   EXPECT_EQ(Exp(-INFINITY), 0.0f);

@@ -42,11 +42,11 @@ std::string ProcessorName() {
 std::string NumericsId(const WeightSource& source) {
   const ModelConfig& config = source.config();
   Sha256 hash;
-  hash.Update(absl::StrFormat("cpu 2 fp16 lanes=%d norm=%d chunk=%d tile=%d slice=%d dot=%d,%d,%d model=%s",
+  hash.Update(absl::StrFormat("cpu 3 fp16 lanes=%d norm=%d chunk=%d slice=%d dot=%d,%d,%d model=%s",
                               kernels::kVirtualLanes, kernels::kNormGroup, kernels::kAttentionChunk,
-                              kernels::kAttentionTile, kernels::kVocabularySlice,
-                              kernels::DotChunk(config.hidden_size), kernels::DotChunk(config.q_size()),
-                              kernels::DotChunk(config.mlp_size), source.Fingerprint()));
+                              kernels::kVocabularySlice, kernels::DotChunk(config.hidden_size),
+                              kernels::DotChunk(config.q_size()), kernels::DotChunk(config.mlp_size),
+                              source.Fingerprint()));
   return hash.HexDigest().substr(0, 32);
 }
 
@@ -68,10 +68,11 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const WeightSourc
   if (kernels::cpu::TargetName().empty()) {
     return absl::UnimplementedError("the processor lacks what the kernels need (on x86: AVX2, FMA and F16C)");
   }
-  if (source.config().head_dim % kernels::kVirtualLanes != 0) {
-    return absl::UnimplementedError(absl::StrCat(source.config().name, ": a head_dim of ",
-                                                 source.config().head_dim,
-                                                 " is not supported on the CPU, only multiples of 16"));
+  const int32_t head_dim = source.config().head_dim;
+  if (head_dim % kernels::kVirtualLanes != 0 || head_dim > kernels::cpu::kMaxAttentionHeadDim) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "%s: a head_dim of %d is not supported on the CPU, only multiples of %d up to %d",
+        source.config().name, head_dim, kernels::kVirtualLanes, kernels::cpu::kMaxAttentionHeadDim));
   }
   const int threads = options.threads > 0 ? options.threads : AvailableCores();
   auto pool = std::make_unique<kernels::cpu::ThreadPool>(threads, options.pin_threads);
@@ -125,10 +126,14 @@ StepTicket CpuBackend::Submit(const StepPlan& plan) {
   RIDGE_CHECK(forward_ != nullptr);
   {
     std::lock_guard lock(mutex_);
-    if (unused_.empty()) unused_.push_back(std::make_unique<Step>());
+    if (unused_.empty()) {
+      unused_.push_back(std::make_unique<Step>());
+      done_.reserve(++num_steps_);
+    }
     std::unique_ptr<Step> step = std::move(unused_.back());
     unused_.pop_back();
     step->plan = plan;
+    step->result.outputs.reserve(static_cast<size_t>(limits_.max_step_rows));
     waiting_.push_back(std::move(step));
   }
   changed_.notify_all();
@@ -141,8 +146,8 @@ absl::StatusOr<StepResult> CpuBackend::Collect(StepTicket ticket) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !done_.empty(); });
   std::unique_ptr<Step> step = std::move(done_.front());
-  done_.pop_front();
-  StepResult result = std::exchange(step->result, StepResult());
+  done_.erase(done_.begin());
+  StepResult result = step->result;
   unused_.push_back(std::move(step));
   return result;
 }
@@ -154,7 +159,7 @@ void CpuBackend::Compute() {
     changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
     if (stopping_) return;
     std::unique_ptr<Step> step = std::move(waiting_.front());
-    waiting_.pop_front();
+    waiting_.erase(waiting_.begin());
     lock.unlock();
     RunStep(step->plan, &step->result);
     lock.lock();
@@ -167,11 +172,12 @@ void CpuBackend::RunStep(const StepPlan& plan, StepResult* result) {
   slots_->Apply(plan);
   rows_.Build(plan, config_.vocab_size, config_.context_length, limits_.max_step_rows, slots_.get());
   CountRows(plan, result);
+  result->outputs.resize(rows_.outputs.size());
+  result->top.resize(static_cast<size_t>(rows_.num_top));
+  result->logits.clear();
   for (const BlockCopy& copy : plan.copies) forward_->CopyBlock(copy);
   if (rows_.num_rows() == 0) return;
   forward_->Run(rows_);
-  result->outputs.resize(rows_.outputs.size());
-  result->top.resize(static_cast<size_t>(rows_.num_top));
   if (plan.return_logits)
     result->logits.reserve(rows_.outputs.size() * static_cast<size_t>(config_.vocab_size));
   for (size_t begin = 0; begin < rows_.outputs.size(); begin += ForwardPass::kLogitRows) {

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -91,9 +90,12 @@ class CpuBackend : public Backend {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::unique_ptr<Step>> waiting_;  // guarded by mutex_, as is what follows
-  std::deque<std::unique_ptr<Step>> done_;
-  std::vector<std::unique_ptr<Step>> unused_;  // kept for their plans' memory
+  // Guarded by mutex_, as is what follows; in order. They and the steps' memory are kept, so that the compute
+  // thread allocates nothing.
+  std::vector<std::unique_ptr<Step>> waiting_;
+  std::vector<std::unique_ptr<Step>> done_;
+  std::vector<std::unique_ptr<Step>> unused_;
+  size_t num_steps_ = 0;  // that there are
   bool stopping_ = false;
   std::thread compute_thread_;
 };

@@ -74,10 +74,12 @@ void ForwardPass::AttentionLayer(int32_t layer, const StepRows& rows, int thread
   const PackedLayer& weights = weights_.layers()[static_cast<size_t>(layer)];
   const std::vector<float>* bias = weights.qkv_bias.empty() ? nullptr : &weights.qkv_bias;
   const float* x = NormResidual(weights.attention_norm, rows.num_rows(), thread);
-  Multiply(weights.qkv, x, bias, false, rows.num_rows(), qkv_.data(), thread, &weights.attention_output);
+  Multiply(weights.qkv, x, bias, false, rows.num_rows(), qkv_.data(), thread, nullptr);
+  attention_.Prefetch(layer, rows, thread);
   pool_.Barrier();
   attention_.Run(layer, weights, rows, thread, qkv_.data(), attended_.data(), state(thread).scratch.data(),
                  &state(thread).saturations);
+  PrefetchPanels(weights.attention_output, thread);
   pool_.Barrier();
   Multiply(weights.attention_output, attended_.data(), nullptr, true, rows.num_rows(), residual_.data(),
            thread, &weights.gate);
@@ -133,9 +135,12 @@ void ForwardPass::Multiply(const PackedMatrix& matrix, const float* x, const std
                              accumulate};
   const cpu::Share panels = cpu::ShareOf(cpu::NumPanels(matrix.n), thread, pool_.num_threads());
   cpu::Matmul(args, panels.begin, panels.end, state(thread).scratch.data());
-  if (next == nullptr) return;
-  const cpu::Share next_panels = cpu::ShareOf(cpu::NumPanels(next->n), thread, pool_.num_threads());
-  cpu::PrefetchPanels(next->panels, next->k, next_panels.begin);
+  if (next != nullptr) PrefetchPanels(*next, thread);
+}
+
+void ForwardPass::PrefetchPanels(const PackedMatrix& matrix, int thread) {
+  const cpu::Share panels = cpu::ShareOf(cpu::NumPanels(matrix.n), thread, pool_.num_threads());
+  cpu::PrefetchPanels(matrix.panels, matrix.k, panels.begin);
 }
 
 int64_t ForwardPass::saturations() const {

@@ -59,6 +59,8 @@ class ForwardPass {
   const float* Norm(const std::vector<float>& weight, int64_t num_rows, int thread,
                     absl::FunctionRef<const float*(int64_t)> row_at);
   const float* NormResidual(const std::vector<float>& weight, int64_t num_rows, int thread);
+  // Asks memory for the first lines of this thread's share.
+  void PrefetchPanels(const PackedMatrix& matrix, int thread);
   // This thread's share of y = matrix x (+ bias), or y += matrix x. y has rows of matrix.n. `next` is the
   // matrix that the thread will read next.
   void Multiply(const PackedMatrix& matrix, const float* x, const std::vector<float>* bias, bool accumulate,

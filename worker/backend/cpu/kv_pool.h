@@ -1,5 +1,6 @@
-// The KV memory: blocks of 16 tokens of all layers, laid out [block][layer][K|V][kv head] fp16. Values are
-// [16][head_dim], keys [head_dim][16], so that a score's lanes run along the keys (kernels/cpu/attention.h).
+// The KV memory: blocks of 16 tokens of all layers, laid out [block][layer][kv head][K|V] fp16: what one
+// thread reads stands together. Values are [16][head_dim], keys [head_dim][16], so that a score's lanes run
+// along the keys (kernels/cpu/attention.h).
 //
 // Zeroed once, when it is allocated. Written by the threads of a step, each its own rows.
 #pragma once
@@ -35,10 +36,8 @@ class KvPool {
 
   // All in elements. A block's keys of one layer and KV head start at KeyOffset, its values at ValueOffset.
   int64_t block_stride() const { return block_stride_; }
-  int64_t KeyOffset(int64_t layer, int64_t head) const { return (2 * layer * heads_ + head) * head_stride_; }
-  int64_t ValueOffset(int64_t layer, int64_t head) const {
-    return KeyOffset(layer, head) + heads_ * head_stride_;
-  }
+  int64_t KeyOffset(int64_t layer, int64_t head) const { return 2 * (layer * heads_ + head) * head_stride_; }
+  int64_t ValueOffset(int64_t layer, int64_t head) const { return KeyOffset(layer, head) + head_stride_; }
 
  private:
   KvPool(const ModelConfig& config, int32_t num_blocks, PageMemory memory)

@@ -1,5 +1,8 @@
 #include "worker/backend/cpu/packed_weights.h"
 
+#include <fstream>
+#include <string>
+
 #include "kernels/cpu/layer_ops.h"
 #include "kernels/cpu/matmul.h"
 #include "worker/model/weight_reader.h"
@@ -12,6 +15,27 @@ int64_t PackedBytes(const PackedMatrix& matrix) {
   constexpr int64_t kLine = 64;
   const int64_t bytes = kernels::cpu::PackedSize(matrix.n, matrix.k) * static_cast<int64_t>(sizeof(Half));
   return (bytes + kLine - 1) / kLine * kLine;
+}
+
+// Whether memory has several nodes, near to some cores and far from others.
+bool HasSeveralNodes() {
+  std::ifstream file("/sys/devices/system/node/online");
+  std::string nodes;
+  return file >> nodes && nodes != "0";
+}
+
+// Has each thread touch the panels that it will multiply with, which decides on whose node they lie.
+void TouchShares(const std::vector<PackedMatrix*>& matrices, kernels::cpu::ThreadPool* pool) {
+  constexpr int64_t kPage = 4096;
+  pool->Run([&](int thread) {
+    for (const PackedMatrix* matrix : matrices) {
+      const int64_t panels = kernels::cpu::NumPanels(matrix->n);
+      const int64_t panel_bytes = PackedBytes(*matrix) / panels;
+      const auto share = kernels::cpu::ShareOf(panels, thread, pool->num_threads());
+      char* base = reinterpret_cast<char*>(matrix->panels);
+      for (int64_t at = share.begin * panel_bytes; at < share.end * panel_bytes; at += kPage) base[at] = 0;
+    }
+  });
 }
 
 void PutRows(const PackedMatrix& matrix, int64_t row_begin, absl::Span<const Half> rows) {
@@ -28,7 +52,7 @@ void PutVector(absl::Span<const Half> values, float* out) {
 absl::StatusOr<PackedWeights> PackedWeights::Load(const WeightSource& source,
                                                   kernels::cpu::ThreadPool* pool) {
   PackedWeights weights;
-  if (absl::Status status = weights.Allocate(source.config()); !status.ok()) return status;
+  if (absl::Status status = weights.Allocate(source.config(), pool); !status.ok()) return status;
   absl::Status status =
       ReadWeights(source, pool, [&](TensorId id, int64_t row_begin, absl::Span<const Half> rows) {
         weights.Put(source.config(), id, row_begin, rows);
@@ -37,7 +61,7 @@ absl::StatusOr<PackedWeights> PackedWeights::Load(const WeightSource& source,
   return weights;
 }
 
-absl::Status PackedWeights::Allocate(const ModelConfig& config) {
+absl::Status PackedWeights::Allocate(const ModelConfig& config, kernels::cpu::ThreadPool* pool) {
   const int64_t hidden = config.hidden_size, mlp = config.mlp_size;
   const size_t head_dim = static_cast<size_t>(config.head_dim);
   layers_.resize(static_cast<size_t>(config.num_layers));
@@ -74,6 +98,7 @@ absl::Status PackedWeights::Allocate(const ModelConfig& config) {
     matrix->panels = reinterpret_cast<Half*>(next);
     next += PackedBytes(*matrix);
   }
+  if (HasSeveralNodes()) TouchShares(matrices, pool);
   return absl::OkStatus();
 }
 

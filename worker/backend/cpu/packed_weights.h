@@ -48,7 +48,7 @@ class PackedWeights {
   void EmbeddingRow(int32_t token, float* out) const;
 
  private:
-  absl::Status Allocate(const ModelConfig& config);
+  absl::Status Allocate(const ModelConfig& config, kernels::cpu::ThreadPool* pool);
   // Puts rows of a tensor into their places. Calls for disjoint rows may run at once.
   void Put(const ModelConfig& config, TensorId id, int64_t row_begin, absl::Span<const Half> rows);
 

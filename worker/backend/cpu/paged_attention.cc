@@ -36,10 +36,9 @@ template <typename Task>
 void PagedAttention::ForMyItems(int thread, const Task& task) const {
   const cpu::Share share = cpu::ShareOf(cost_, thread, pool_.num_threads());
   const auto before = [](const Item& item, int64_t cost) { return item.cost_before < cost; };
-  for (auto item = std::lower_bound(items_.begin(), items_.end(), share.begin, before);
-       item != items_.end() && item->cost_before < share.end; ++item) {
-    task(*item);
-  }
+  auto item = std::lower_bound(items_.begin(), items_.end(), share.begin, before);
+  const auto end = std::lower_bound(item, items_.end(), share.end, before);
+  for (; item != end; ++item) task(*item, item + 1 == end ? nullptr : &item[1]);
 }
 
 void PagedAttention::Plan(const StepRows& rows) {
@@ -80,7 +79,7 @@ bool PagedAttention::IsLopsided() const {
   const int64_t fair = cost_ / pool_.num_threads();
   for (int thread = 0; thread < pool_.num_threads(); ++thread) {
     int64_t cost = 0;
-    ForMyItems(thread, [&](const Item& item) { cost += item.cost; });
+    ForMyItems(thread, [&](const Item& item, const Item*) { cost += item.cost; });
     // Two more barriers take as long as some keys.
     constexpr int64_t kBarrierKeys = kernels::kAttentionChunk / 2;
     if (cost > fair + fair / 8 + kBarrierKeys) return true;
@@ -91,13 +90,15 @@ bool PagedAttention::IsLopsided() const {
 void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRows& rows, int thread,
                          float* qkv, float* out, float* scratch, int64_t* saturations) {
   if (!split_) {
-    ForMyItems(thread, [&](const Item& item) {
+    ForMyItems(thread, [&](const Item& item, const Item*) {
       StoreKv(layer, weights, rows, units_[static_cast<size_t>(item.unit)], qkv, saturations);
     });
     if (rows_share_kv_) pool_.Barrier();
-    ForMyItems(thread, [&](const Item& item) {
+    ForMyItems(thread, [&](const Item& item, const Item* next) {
       const Unit& unit = units_[static_cast<size_t>(item.unit)];
-      cpu::Attention(ArgsOf(layer, rows, unit, qkv, out, saturations), scratch);
+      cpu::AttentionArgs args = ArgsOf(layer, rows, unit, qkv, out, saturations);
+      args.next = KeysOf(layer, rows, next);
+      cpu::Attention(args, scratch);
     });
     return;
   }
@@ -106,9 +107,10 @@ void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRo
     StoreKv(layer, weights, rows, units_[i], qkv, saturations);
   }
   pool_.Barrier();
-  ForMyItems(thread, [&](const Item& item) {
+  ForMyItems(thread, [&](const Item& item, const Item* next) {
     const size_t unit = static_cast<size_t>(item.unit);
-    const cpu::AttentionArgs args = ArgsOf(layer, rows, units_[unit], qkv, out, saturations);
+    cpu::AttentionArgs args = ArgsOf(layer, rows, units_[unit], qkv, out, saturations);
+    args.next = KeysOf(layer, rows, next);
     const int64_t size = args.num_states() * cpu::PartialStride(args.head_dim);
     cpu::AttentionChunk(args, item.chunk, PartialsOf(unit) + item.chunk * size, scratch);
   });
@@ -116,6 +118,18 @@ void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRo
   for (size_t i = static_cast<size_t>(units.begin); i < static_cast<size_t>(units.end); ++i) {
     cpu::FoldChunks(ArgsOf(layer, rows, units_[i], qkv, out, saturations), PartialsOf(i));
   }
+}
+
+void PagedAttention::Prefetch(int32_t layer, const StepRows& rows, int thread) const {
+  const Item* first = nullptr;
+  ForMyItems(thread, [&](const Item& item, const Item*) { first = first == nullptr ? &item : first; });
+  cpu::PrefetchKeys(kv_.data(), kv_.block_stride(), config_.head_dim, KeysOf(layer, rows, first));
+}
+
+cpu::KeyBlocks PagedAttention::KeysOf(int32_t layer, const StepRows& rows, const Item* item) const {
+  if (item == nullptr) return {};
+  const Unit& unit = units_[static_cast<size_t>(item->unit)];
+  return cpu::KeysOfChunk(ArgsOf(layer, rows, unit, nullptr, nullptr, nullptr), item->chunk);
 }
 
 float* PagedAttention::PartialsOf(size_t unit) const {

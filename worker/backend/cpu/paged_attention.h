@@ -27,6 +27,9 @@ class PagedAttention {
 
   void CopyBlock(const BlockCopy& copy) { kv_.Copy(copy); }
 
+  // Asks memory for the first keys that the thread will read in Run.
+  void Prefetch(int32_t layer, const StepRows& rows, int thread) const;
+
   // Normalises and rotates q and k of qkv [rows][q | k | v] in place, writes K and V to their blocks, and
   // attends into out [rows][q_size]. Every thread of the pool calls it; `scratch` and `saturations` are its
   // own. The caller's barrier must follow.
@@ -63,7 +66,9 @@ class PagedAttention {
   void AddItems(const StepRows& rows, bool split);
   // Whether some thread's items cost much more than its share.
   bool IsLopsided() const;
-  // Calls task(item) for the items that begin in the thread's share of the cost.
+  // The keys that an item reads first; nothing for null.
+  kernels::cpu::KeyBlocks KeysOf(int32_t layer, const StepRows& rows, const Item* item) const;
+  // Calls task(item, the one after it or null) for the items that begin in the thread's share of the cost.
   template <typename Task>
   void ForMyItems(int thread, const Task& task) const;
   float* PartialsOf(size_t unit) const;
