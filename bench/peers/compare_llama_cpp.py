@@ -27,12 +27,19 @@ class Program:
 
     def __init__(self, command: list):
         self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.about = json.loads(self.process.stdout.readline())
+        self.about = self.answer()
+
+    def answer(self) -> dict:
+        """The next line of JSON; the programs may log besides."""
+        line = self.process.stdout.readline()
+        while not line.startswith("{"):
+            line = self.process.stdout.readline()
+        return json.loads(line)
 
     def ask(self, line: str) -> dict:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        return self.answer()
 
 
 def peer_model(name: str, smollm2: str) -> pathlib.Path:
