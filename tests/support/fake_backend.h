@@ -1,5 +1,5 @@
-// A backend without a model: the next token is a hash of all tokens that the sequence's block table leads to, so that a
-// wrong block, position or token shows in the output. Keeps count of what it was given.
+// A backend without a model: the next token is a hash of all tokens that the sequence's block table leads to,
+// so that a wrong block, position or token shows in the output. Keeps count of what it was given.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,21 @@ class FakeBackend : public Backend {
  public:
   static constexpr int32_t kVocabSize = 1000;
 
-  // The token that follows `tokens`.
-  static TokenId NextToken(const std::vector<TokenId>& tokens) {
-    uint64_t hash = 1469598103934665603u;
+  // The token that follows `tokens` in a choice.
+  static TokenId NextToken(const std::vector<TokenId>& tokens, uint32_t choice = 0) {
+    uint64_t hash = 1469598103934665603u + choice;
     for (TokenId token : tokens) hash = (hash ^ static_cast<uint64_t>(token)) * 1099511628211u;
     return static_cast<TokenId>((hash >> 20) % kVocabSize);
   }
 
+  // The log-probability of the token behind a row that is scored.
+  static float ScoreAt(int32_t position) { return -static_cast<float>(position + 1); }
+
   // What a sequence with this prompt generates.
-  static std::vector<TokenId> Generate(std::vector<TokenId> prompt, int32_t count) {
+  static std::vector<TokenId> Generate(std::vector<TokenId> prompt, int32_t count, uint32_t choice = 0) {
     std::vector<TokenId> generated;
     for (int32_t i = 0; i < count; ++i) {
-      generated.push_back(NextToken(prompt));
+      generated.push_back(NextToken(prompt, choice));
       prompt.push_back(generated.back());
     }
     return generated;
@@ -45,9 +48,10 @@ class FakeBackend : public Backend {
     for (SlotId slot : plan.releases) RIDGE_CHECK(slots_.erase(slot) == 1);
     for (const SlotAttach& attach : plan.attaches) {
       RIDGE_CHECK(attach.slot >= 0 && attach.slot < limits_.max_slots);
-      RIDGE_CHECK(slots_.emplace(attach.slot, Slot{}).second);
+      RIDGE_CHECK(slots_.emplace(attach.slot, Slot{.choice = attach.sampling.choice}).second);
     }
     for (const BlockAppend& append : plan.appends) slots_.at(append.slot).blocks.push_back(append.block);
+    for (const BlockCopy& copy : plan.copies) kv_.at(copy.to) = kv_.at(copy.from);
     StepResult result;
     for (const Segment& segment : plan.segments) RunSegment(plan, segment, &result);
     CountRows(plan, &result);
@@ -77,8 +81,9 @@ class FakeBackend : public Backend {
 
  private:
   struct Slot {
-    std::vector<BlockId> blocks;
+    std::vector<BlockId> blocks = {};
     TokenId last_token = -1;
+    uint32_t choice = 0;
   };
 
   void RunSegment(const StepPlan& plan, const Segment& segment, StepResult* result) {
@@ -91,8 +96,12 @@ class FakeBackend : public Backend {
       const TokenId token = from_slot ? slot.last_token : plan.tokens.at(next_host_token++);
       RIDGE_CHECK(token >= 0);
       kv_.at(slot.blocks.at(position / kBlockTokens))[position % kBlockTokens] = token;
+      if (row < segment.num_scored) {
+        result->outputs.push_back(
+            {plan.targets.at(static_cast<size_t>(segment.target_offset + row)), ScoreAt(position)});
+      }
       if (row >= segment.num_rows - segment.num_outputs) {
-        sampled = NextToken(Read(slot, position + 1));
+        sampled = NextToken(Read(slot, position + 1), slot.choice);
         result->outputs.push_back({sampled, -1.0f});
       }
     }
@@ -101,7 +110,8 @@ class FakeBackend : public Backend {
 
   std::vector<TokenId> Read(const Slot& slot, int32_t count) const {
     std::vector<TokenId> tokens;
-    for (int32_t i = 0; i < count; ++i) tokens.push_back(kv_[slot.blocks[i / kBlockTokens]][i % kBlockTokens]);
+    for (int32_t i = 0; i < count; ++i)
+      tokens.push_back(kv_[slot.blocks[i / kBlockTokens]][i % kBlockTokens]);
     return tokens;
   }
 

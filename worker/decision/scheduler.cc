@@ -47,13 +47,15 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixCache
 void Scheduler::Add(Sequence* sequence) {
   RIDGE_CHECK(sequence->state == SequenceState::kWaiting);
   sequence->tenant = tenants_.Enter(sequence->spec.tenant);
+  if (memory_.Lends() && forks_.Hold(sequence)) return;
   waiting_.Add(sequence);
 }
 
 void Scheduler::Remove(Sequence* sequence) {
+  const bool was_held = forks_.Remove(sequence);
   switch (sequence->state) {
     case SequenceState::kWaiting:
-      waiting_.Remove(sequence);
+      if (!was_held) waiting_.Remove(sequence);
       break;
     case SequenceState::kRunning:
       LeaveRunning(sequence);
@@ -119,6 +121,7 @@ void Scheduler::ReleaseHeld() {
 
 ScheduledStep Scheduler::Plan(int64_t now_ns) {
   ScheduledStep step;
+  for (Sequence* sequence : forks_.Begin()) waiting_.Add(sequence);
   // A batch has drained.
   if (running_.empty() && unsettled_ == 0) ReleaseHeld();
   if (config_.policy.step == StepPolicy::kFused) {
@@ -282,12 +285,13 @@ Sequence* Scheduler::NextPrefill(const ScheduledStep& step) const {
 }
 
 bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
-  while (free_slots_.empty() || !TakeBlocks(sequence)) {
+  while (free_slots_.empty() || !TakeBlocks(sequence, step)) {
     Sequence* victim = !Preempts() || SomeWillFree() ? nullptr : VictimOfGreaterShare(*sequence);
     if (victim == nullptr) return false;
     Preempt(victim);
   }
   waiting_.Remove(sequence);
+  forks_.OnAdmitted(sequence);
   sequence->state = SequenceState::kRunning;
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
@@ -300,8 +304,10 @@ bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
   return true;
 }
 
-bool Scheduler::TakeBlocks(Sequence* sequence) {
-  return memory_.Take(sequence, IsProtected(*sequence), running_.empty() ? 0 : watermark_, batch_tokens_);
+bool Scheduler::TakeBlocks(Sequence* sequence, ScheduledStep* step) {
+  const Sequence* lender = memory_.Lends() ? forks_.Lender(*sequence) : nullptr;
+  return memory_.Take(sequence, IsProtected(*sequence), running_.empty() ? 0 : watermark_, batch_tokens_,
+                      lender, &step->plan.copies);
 }
 
 void Scheduler::PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* step) {
@@ -328,6 +334,7 @@ void Scheduler::AddSegment(Segment segment, Sequence* sequence, ScheduledStep* s
   step->plan.segments.push_back(segment);
   step->sequences.push_back(sequence);
   sequence->planned_rows += segment.num_rows;
+  if (sequence->planned_rows >= sequence->prompt_tokens()) forks_.OnPromptPlanned(sequence);
   sequence->planned_tokens += segment.num_outputs;
   ++sequence->steps_in_flight;
   sequence->tenant->served_rows += segment.num_rows;
@@ -402,7 +409,7 @@ void Scheduler::CheckInvariant(const std::vector<const Sequence*>& sequences) co
     RIDGE_CHECK(BlocksForTokens(sequence->planned_rows) <= static_cast<int32_t>(sequence->blocks.size()));
   }
   RIDGE_CHECK(std::find(slot_taken.begin(), slot_taken.end(), false) == slot_taken.end());
-  RIDGE_CHECK(waiting == waiting_.size() && running == num_running());
+  RIDGE_CHECK(waiting == num_waiting() && running == num_running());
   RIDGE_CHECK(static_cast<int32_t>(sequences.size()) == waiting + running + unsettled_);
   pool_->CheckInvariant(readers);
 }

@@ -20,6 +20,7 @@
 
 #include "worker/backend/step_plan.h"
 #include "worker/decision/engine_policy.h"
+#include "worker/decision/forks.h"
 #include "worker/decision/sequence.h"
 #include "worker/decision/sequence_memory.h"
 #include "worker/decision/tenant_shares.h"
@@ -55,7 +56,7 @@ class Scheduler {
   // `cache` is not used where the configuration says so.
   Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixCache* cache);
 
-  // Queues a waiting sequence.
+  // Queues a waiting sequence; of several choices of a request the first one first.
   void Add(Sequence* sequence);
 
   // Takes a sequence out, whatever its state; it is not planned again. Its slot and blocks stay until Settle.
@@ -73,7 +74,7 @@ class Scheduler {
   // sequences in it.
   ScheduledStep Plan(int64_t now_ns);
 
-  int32_t num_waiting() const { return waiting_.size(); }
+  int32_t num_waiting() const { return waiting_.size() + forks_.num_held(); }
   int64_t waiting_tokens() const { return waiting_.tokens(); }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int64_t preemptions() const { return preemptions_; }  // from the start
@@ -97,7 +98,7 @@ class Scheduler {
   Sequence* NextWaiting(int64_t now_ns) const;
   Sequence* NextPrefill(const ScheduledStep& step) const;
   bool Admit(Sequence* sequence, ScheduledStep* step);
-  bool TakeBlocks(Sequence* sequence);
+  bool TakeBlocks(Sequence* sequence, ScheduledStep* step);
   void PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* step);
   void AddSegment(Segment segment, Sequence* sequence, ScheduledStep* step);
 
@@ -128,6 +129,7 @@ class Scheduler {
   const int32_t num_slots_;
   TenantShares tenants_;
   WaitingQueue waiting_;
+  Forks forks_;
   std::vector<Sequence*> running_;  // by seniority: priority, then arrival
   int32_t unsettled_ = 0;           // preempted or finished with steps in flight: what they hold comes back
   std::vector<SlotId> free_slots_;

@@ -91,17 +91,25 @@ class TokenSink {
   virtual void OnEnd(const Outcome& outcome) = 0;
 };
 
-// The output side of a sequence; shared by the engine thread, which only passes it on, and the output thread,
-// which alone reads and writes what is in it.
+// The output side of a request, whose sequences have ids from `id` on, one a choice; shared by the engine
+// thread, which only passes it on, and the output thread, which alone reads and writes what is in it.
 struct OutputStream {
   std::shared_ptr<TokenSink> sink;
   SequenceId id = 0;
   int64_t arrival_ns = 0;
   int32_t prompt_tokens = 0;
 
-  bool ended = false;  // OnEnd was called: what still arrives is dropped
-  int32_t tokens = 0;
-  int64_t first_token_ns = 0;
+  struct Choice {
+    bool ended = false;  // what still arrives of it is dropped
+    int32_t tokens = 0;
+    int64_t last_token_ns = 0;
+  };
+  std::vector<Choice> choices = std::vector<Choice>(1);
+  int32_t open_choices = 1;
+  bool ended = false;       // OnEnd was called: what still arrives is dropped
+  int64_t admitted_ns = 0;  // of the choice that was first
+  int32_t cached_tokens = 0;
+  int64_t first_token_ns = 0;  // of any choice; 0: there was none
   int64_t last_token_ns = 0;
 };
 
@@ -113,6 +121,13 @@ enum class SequenceState {
 };
 
 struct Tenant;
+struct Sequence;
+
+// The choices of one request that did not finish, shared by them; see forks.h.
+struct ChoiceGroup {
+  std::vector<Sequence*> choices;
+  bool prompt_planned = false;  // by one of them, once
+};
 
 // "Planned" counts what was submitted to the backend, which runs ahead of what was collected.
 struct Sequence {
@@ -126,8 +141,11 @@ struct Sequence {
   int64_t admitted_ns = 0;         // the first time
   int32_t cached_tokens = 0;       // of the prompt, found in the prefix cache when it was first admitted
   int32_t preemptions = 0;
-  int32_t scored_tokens = 0;  // log-probabilities of the prompt that were collected
-  int32_t ban_state = 0;      // of spec.bans after what was generated
+  SequenceId first_choice = 0;         // the id of its request's first choice
+  std::shared_ptr<ChoiceGroup> group;  // null where the request has one choice
+  bool held = false;                   // waits, and not for admission yet (forks.h)
+  int32_t scored_tokens = 0;           // log-probabilities of the prompt that were collected
+  int32_t ban_state = 0;               // of spec.bans after what was generated
 
   // What follows holds from an admission to the end of the stay.
   SlotId slot = -1;
@@ -138,6 +156,7 @@ struct Sequence {
   int32_t collected_rows = 0;    // K and V exist for positions [0, collected_rows)
   int32_t published_blocks = 0;  // of `blocks`, as far as the prefix cache knows them
   ChainNode chain;               // after the published blocks
+  int64_t lends_from_plan = -1;  // from which plan on others may read its prompt's K and V; -1: not yet
   int32_t steps_in_flight = 0;   // submitted steps with rows of this sequence
 
   int32_t prompt_tokens() const { return static_cast<int32_t>(spec.prompt.size()); }

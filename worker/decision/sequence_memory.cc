@@ -10,44 +10,58 @@ SequenceMemory::SequenceMemory(MemoryPolicy policy, bool prefix_cache, int32_t s
                                PrefixCache* cache)
     : policy_(policy), prefix_cache_(prefix_cache), slot_tokens_(slot_tokens), pool_(pool), cache_(cache) {}
 
-bool SequenceMemory::Take(Sequence* sequence, bool to_limit, int32_t spared, int32_t padded_tokens) {
+SequenceMemory::Beginning SequenceMemory::FindBeginning(const Sequence& sequence, const Sequence* lender) {
+  Beginning beginning;
+  beginning.node = {0, sequence.spec.cache_salt};
+  if (lender != nullptr) {
+    beginning.rows = sequence.prompt_tokens() - 1;
+    beginning.blocks.assign(lender->blocks.begin(), lender->blocks.begin() + beginning.rows / kBlockTokens);
+    for (BlockId block : beginning.blocks) pool_->AddReader(block);
+  } else if (prefix_cache_ && !sequence.wants_scores()) {
+    // What is found is not computed, and so gives no log-probabilities. The last known token is always
+    // computed: its row gives the next one.
+    std::vector<TokenId> tokens(sequence.known_tokens() - 1);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = sequence.token(static_cast<int32_t>(i));
+    PrefixCache::Match match = cache_->Find(sequence.spec.cache_salt, tokens);
+    beginning.rows = static_cast<int32_t>(match.blocks.size()) * kBlockTokens;
+    beginning.blocks = std::move(match.blocks);
+    beginning.node = std::move(match.node);
+  }
+  return beginning;
+}
+
+bool SequenceMemory::Take(Sequence* sequence, bool to_limit, int32_t spared, int32_t padded_tokens,
+                          const Sequence* lender, std::vector<BlockCopy>* copies) {
   const int32_t usable = pool_->available_blocks() - spared;
   if (sequence->id == refused_ && usable < refused_missing_) return false;
-  const int32_t known = sequence->known_tokens();
-  PrefixCache::Match match{{}, {0, sequence->spec.cache_salt}};
-  // What is found is not computed, and so gives no log-probabilities.
-  const bool looks_up = prefix_cache_ && !sequence->wants_scores();
-  if (looks_up) {
-    // The last known token is always computed: its row gives the next one.
-    std::vector<TokenId> tokens(known - 1);
-    for (int32_t i = 0; i < known - 1; ++i) tokens[i] = sequence->token(i);
-    match = cache_->Find(sequence->spec.cache_salt, tokens);
-  }
-  const int32_t missing =
-      WantedBlocks(*sequence, to_limit, padded_tokens) - static_cast<int32_t>(match.blocks.size());
+  Beginning beginning = FindBeginning(*sequence, lender);
+  const auto found = static_cast<int32_t>(beginning.blocks.size());
+  const int32_t missing = WantedBlocks(*sequence, to_limit, padded_tokens) - found;
   // Idle blocks that were found are not available any more.
   std::vector<BlockId> fresh;
   const bool taken =
       missing <= pool_->available_blocks() - spared &&
       (IsContiguous() ? pool_->AllocateRun(missing, &fresh) : (fresh = pool_->Allocate(missing), true));
   if (!taken) {
-    pool_->Release(match.blocks);
+    pool_->Release(beginning.blocks);
     refused_ = sequence->id;
     refused_missing_ = missing;
     return false;
   }
   refused_ = 0;
-  const int32_t cached = static_cast<int32_t>(match.blocks.size()) * kBlockTokens;
-  sequence->blocks = std::move(match.blocks);
-  sequence->published_blocks = static_cast<int32_t>(sequence->blocks.size());
+  if (lender != nullptr && beginning.rows > found * kBlockTokens)
+    copies->push_back({lender->blocks[static_cast<size_t>(found)], fresh[0]});
+  sequence->blocks = std::move(beginning.blocks);
+  sequence->published_blocks = lender != nullptr ? 0 : found;
   sequence->blocks.insert(sequence->blocks.end(), fresh.begin(), fresh.end());
-  sequence->chain = std::move(match.node);
-  sequence->prefill_tokens = known;
-  sequence->planned_rows = sequence->collected_rows = cached;
+  sequence->chain = std::move(beginning.node);
+  sequence->prefill_tokens = sequence->known_tokens();
+  sequence->planned_rows = sequence->collected_rows = beginning.rows;
   sequence->planned_tokens = static_cast<int32_t>(sequence->generated.size());
-  if (sequence->preemptions == 0) sequence->cached_tokens = cached;
-  if (looks_up) counters_.queries += known - 1;
-  counters_.hits += cached;
+  if (lender != nullptr) return true;
+  if (sequence->preemptions == 0) sequence->cached_tokens = beginning.rows;
+  if (prefix_cache_ && !sequence->wants_scores()) counters_.queries += sequence->known_tokens() - 1;
+  counters_.hits += beginning.rows;
   return true;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "worker/decision/engine_policy.h"
 #include "worker/decision/sequence.h"
@@ -34,8 +35,14 @@ class SequenceMemory {
   // Gives a sequence that is to be admitted the blocks that it starts with, leaving `spared` ones alone, and
   // sets where it starts. False where there are not enough, which costs nothing until more have become
   // available. `to_limit`: all blocks up to its limit, whatever the policy. `padded_tokens`: of every
-  // sequence of the batch, where the policy is kPadded.
-  bool Take(Sequence* sequence, bool to_limit, int32_t spared, int32_t padded_tokens);
+  // sequence of the batch, where the policy is kPadded. `lender`: null, or one whose K and V of the same
+  // prompt are written by the time this step's rows are; the last block of them is copied as `copies` then
+  // says.
+  bool Take(Sequence* sequence, bool to_limit, int32_t spared, int32_t padded_tokens, const Sequence* lender,
+            std::vector<BlockCopy>* copies);
+
+  // Whether sequences can share blocks.
+  bool Lends() const { return policy_ == MemoryPolicy::kReserved || policy_ == MemoryPolicy::kOnDemand; }
 
   // One more block for a running sequence. Requires that one is available.
   BlockId Extend(Sequence* sequence);
@@ -47,6 +54,13 @@ class SequenceMemory {
   const PrefixCounters& counters() const { return counters_; }
 
  private:
+  // What the prefix cache or the lender has of the sequence's beginning, with one reader more.
+  struct Beginning {
+    std::vector<BlockId> blocks;
+    int32_t rows = 0;  // of these blocks, and of the lender's next one
+    ChainNode node;    // after the blocks
+  };
+  Beginning FindBeginning(const Sequence& sequence, const Sequence* lender);
   int32_t WantedBlocks(const Sequence& sequence, bool to_limit, int32_t padded_tokens) const;
   bool IsContiguous() const;
 

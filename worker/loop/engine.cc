@@ -27,7 +27,24 @@ struct Stopped {
   SequenceId id;
 };
 
-using Message = std::variant<std::unique_ptr<Sequence>, Cancellation, Stopped>;
+// The sequences of a request.
+using Choices = std::vector<std::unique_ptr<Sequence>>;
+
+using Message = std::variant<Choices, Cancellation, Stopped>;
+
+// One a choice; only the first one scores the prompt.
+Choices ChoicesOf(SequenceSpec spec, const std::shared_ptr<OutputStream>& output, int32_t num_choices) {
+  Choices choices;
+  for (int32_t i = 0; i < num_choices; ++i) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->output = output;
+    sequence->spec = i + 1 < num_choices ? spec : std::move(spec);
+    sequence->spec.sampling.choice = static_cast<uint32_t>(i);
+    sequence->spec.prompt_logprobs = sequence->spec.prompt_logprobs && i == 0;
+    choices.push_back(std::move(sequence));
+  }
+  return choices;
+}
 
 }  // namespace
 
@@ -52,30 +69,29 @@ class Engine::Impl {
 
   const EngineConfig& config() const { return config_; }
 
-  SequenceId Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink) {
-    auto sequence = std::make_unique<Sequence>();
-    sequence->output = std::make_shared<OutputStream>();
-    sequence->output->sink = std::move(sink);
-    sequence->output->arrival_ns = spec.arrival_ns;
-    sequence->output->prompt_tokens = static_cast<int32_t>(spec.prompt.size());
-    sequence->spec = std::move(spec);
+  SequenceId Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink, int32_t num_choices) {
+    auto output = std::make_shared<OutputStream>();
+    output->sink = std::move(sink);
+    output->arrival_ns = spec.arrival_ns;
+    output->prompt_tokens = static_cast<int32_t>(spec.prompt.size());
+    output->choices.resize(static_cast<size_t>(num_choices));
+    output->open_choices = num_choices;
+    Choices choices = ChoicesOf(std::move(spec), output, num_choices);
 
     absl::MutexLock lock(&mutex_);
-    const SequenceId id = next_id_++;
-    sequence->id = id;
-    sequence->output->id = id;
+    const SequenceId id = output->id = next_id_;
+    for (const std::unique_ptr<Sequence>& choice : choices) choice->id = next_id_++;
     if (load_.draining) {
       OutputItem refused;
-      refused.stream = sequence->output;
+      refused.stream = output;
       refused.has_end = true;
       refused.outcome.status = absl::UnavailableError("the server is draining");
       std::vector<OutputItem> items;
       items.push_back(std::move(refused));
       output_.Push(std::move(items));
     } else {
-      ++arriving_;
-      arriving_tokens_ += sequence->prompt_tokens();
-      inbox_.push_back(std::move(sequence));
+      CountArrival(choices);
+      inbox_.push_back(std::move(choices));
     }
     return id;
   }
@@ -99,6 +115,12 @@ class Engine::Impl {
   }
 
  private:
+  // The choices of a request share its prompt.
+  void CountArrival(const Choices& choices) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    arriving_ += static_cast<int32_t>(choices.size());
+    arriving_tokens_ += choices[0]->prompt_tokens();
+  }
+
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !inbox_.empty(); }
 
   void Run() {
@@ -121,8 +143,8 @@ class Engine::Impl {
   }
 
   void Handle(Message message) {
-    if (auto* sequence = std::get_if<std::unique_ptr<Sequence>>(&message)) {
-      core_.Add(std::move(*sequence));
+    if (auto* choices = std::get_if<Choices>(&message)) {
+      core_.Add(std::move(*choices));
     } else if (auto* cancellation = std::get_if<Cancellation>(&message)) {
       core_.Cancel(cancellation->id, cancellation->why);
     } else {
@@ -146,10 +168,7 @@ class Engine::Impl {
     arriving_ = 0;
     arriving_tokens_ = 0;
     for (const Message& message : inbox_) {
-      if (const auto* sequence = std::get_if<std::unique_ptr<Sequence>>(&message)) {
-        ++arriving_;
-        arriving_tokens_ += (*sequence)->prompt_tokens();
-      }
+      if (const auto* choices = std::get_if<Choices>(&message)) CountArrival(*choices);
     }
     return *worked;
   }
@@ -191,8 +210,8 @@ absl::Status Engine::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const 
                       needed * kBlockTokens, available * kBlockTokens));
 }
 
-SequenceId Engine::Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink) {
-  return impl_->Submit(std::move(spec), std::move(sink));
+SequenceId Engine::Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink, int32_t num_choices) {
+  return impl_->Submit(std::move(spec), std::move(sink), num_choices);
 }
 
 void Engine::Cancel(SequenceId id, absl::Status why) {

@@ -19,12 +19,12 @@ namespace ridge::worker {
 class EngineMetrics;
 
 struct EngineConfig {
-  int32_t num_blocks = 0;       // KV blocks that the backend reserved
-  int32_t max_running = 64;     // sequences in one step; the backend's slots
-  int32_t step_tokens = 512;    // rows of one step, decode and prefill together
-  int32_t chunk_tokens = 512;   // most rows of one sequence's prefill in one step
-  EnginePolicy policy = {};     // of its launch the number of steps in flight is the engine's
-  int32_t max_context = 0;      // tokens of a slot, where memory is by slots
+  int32_t num_blocks = 0;      // KV blocks that the backend reserved
+  int32_t max_running = 64;    // sequences in one step; the backend's slots
+  int32_t step_tokens = 512;   // rows of one step, decode and prefill together
+  int32_t chunk_tokens = 512;  // most rows of one sequence's prefill in one step
+  EnginePolicy policy = {};    // of its launch the number of steps in flight is the engine's
+  int32_t max_context = 0;     // tokens of a slot, where memory is by slots
 };
 
 // A snapshot for load reports and readiness.
@@ -48,10 +48,11 @@ class Engine {
   // Whether a sequence of this many prompt and generated tokens can ever run here.
   absl::Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
-  // Queues a sequence, which must fit; its sink hears of it exactly one OnEnd, whatever happens.
-  SequenceId Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink);
+  // Queues a request of so many choices, each of which must fit; its sink hears of it exactly one OnEnd,
+  // whatever happens. Choice i has the number i in its draws. Returns the request's id.
+  SequenceId Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink, int32_t num_choices = 1);
 
-  // Ends a sequence within one step; unknown and ended ids are ignored.
+  // Ends a request within one step; unknown and ended ids are ignored.
   void Cancel(SequenceId id, absl::Status why);
 
   // New sequences are refused from now on (their OnEnd says UNAVAILABLE).

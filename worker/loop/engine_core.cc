@@ -34,21 +34,43 @@ EngineCore::EngineCore(const EngineConfig& config, Backend* backend, Clock* cloc
           &pool_, &cache_) {}
 
 void EngineCore::Add(std::unique_ptr<Sequence> sequence) {
-  const SequenceSpec& spec = sequence->spec;
+  std::vector<std::unique_ptr<Sequence>> choices;
+  choices.push_back(std::move(sequence));
+  Add(std::move(choices));
+}
+
+void EngineCore::Add(std::vector<std::unique_ptr<Sequence>> choices) {
+  const SequenceSpec& spec = choices[0]->spec;
   RIDGE_CHECK(!spec.prompt.empty() && spec.max_tokens >= 1);
-  if (spec.deadline_ns != INT64_MAX) deadlines_.emplace(spec.deadline_ns, sequence->id);
-  scheduler_.Add(sequence.get());
-  const SequenceId id = sequence->id;
-  sequences_.emplace(id, std::move(sequence));
+  const SequenceId first = choices[0]->id;
+  Request& request = requests_[first];
+  request.deadline_ns = spec.deadline_ns;
+  if (spec.deadline_ns != INT64_MAX) deadlines_.emplace(spec.deadline_ns, first);
+  for (const std::unique_ptr<Sequence>& choice : choices) {
+    choice->first_choice = first;
+    request.choices.push_back(choice.get());
+  }
+  if (choices.size() > 1) {
+    const auto group = std::make_shared<ChoiceGroup>(ChoiceGroup{request.choices});
+    for (Sequence* choice : request.choices) choice->group = group;
+  }
+  for (std::unique_ptr<Sequence>& choice : choices) {
+    scheduler_.Add(choice.get());
+    const SequenceId id = choice->id;
+    sequences_.emplace(id, std::move(choice));
+  }
 }
 
 void EngineCore::Cancel(SequenceId id, const absl::Status& why) {
-  const auto it = sequences_.find(id);
-  if (it == sequences_.end() || it->second->state == SequenceState::kFinished) return;
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  const std::vector<Sequence*> choices = it->second.choices;
   std::vector<OutputItem> items;
-  items.push_back(EndItem(*it->second, why));
-  End(it->second.get());
-  Settle(it->second.get());
+  items.push_back(EndItem(*choices[0], why));
+  for (Sequence* choice : choices) {
+    End(choice);
+    Settle(choice);
+  }
   deliver_(std::move(items));
 }
 
@@ -61,7 +83,7 @@ void EngineCore::FinishStopped(SequenceId id) {
 
 void EngineCore::CancelAll(const absl::Status& why) {
   std::vector<SequenceId> ids;
-  for (const auto& [id, sequence] : sequences_) ids.push_back(id);
+  for (const auto& [id, request] : requests_) ids.push_back(id);
   for (SequenceId id : ids) Cancel(id, why);
 }
 
@@ -171,7 +193,8 @@ void EngineCore::TakeToken(Sequence* sequence, OutputReader* outputs, int64_t no
   OutputItem item;
   item.stream = sequence->output;
   item.has_token = true;
-  item.token = {output.token, output.logprob, now_ns, /*is_last=*/false, outputs->Top()};
+  item.token = {output.token,      output.logprob, now_ns,
+                /*is_last=*/false, outputs->Top(), static_cast<int32_t>(spec.sampling.choice)};
   item.outcome.admitted_ns = sequence->admitted_ns;
   item.outcome.cached_tokens = sequence->cached_tokens;
   const bool stops =
@@ -186,7 +209,13 @@ void EngineCore::TakeToken(Sequence* sequence, OutputReader* outputs, int64_t no
 }
 
 void EngineCore::End(Sequence* sequence) {
-  if (sequence->spec.deadline_ns != INT64_MAX) deadlines_.erase({sequence->spec.deadline_ns, sequence->id});
+  const auto it = requests_.find(sequence->first_choice);
+  RIDGE_CHECK(it != requests_.end());
+  std::erase(it->second.choices, sequence);
+  if (it->second.choices.empty()) {
+    deadlines_.erase({it->second.deadline_ns, it->first});
+    requests_.erase(it);
+  }
   scheduler_.Remove(sequence);
 }
 

@@ -40,9 +40,13 @@ class EngineCore {
   EngineCore(const EngineConfig& config, Backend* backend, Clock* clock, EngineMetrics* metrics,
              std::function<void(std::vector<OutputItem>)> deliver);
 
+  // A request with one choice.
   void Add(std::unique_ptr<Sequence> sequence);
+  // A request with several, which share their output and have its id, the next one, and so on.
+  void Add(std::vector<std::unique_ptr<Sequence>> choices);
 
-  // Ends a sequence with an error; unknown ids are ignored, since a sequence may have ended meanwhile.
+  // Ends a request with an error, by the id of its first choice; unknown ids are ignored, since it may have
+  // ended meanwhile.
   void Cancel(SequenceId id, const absl::Status& why);
 
   // A stop string ended the sequence: its sink already knows.
@@ -83,6 +87,12 @@ class EngineCore {
     int64_t submitted_ns;
   };
 
+  // What there is of a request as long as a choice of it did not end.
+  struct Request {
+    std::vector<Sequence*> choices;
+    int64_t deadline_ns;
+  };
+
   void EndExpired();
   void SubmitSteps();
   absl::Status CollectStep();
@@ -107,7 +117,8 @@ class EngineCore {
   PrefixCache cache_;
   Scheduler scheduler_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::set<std::pair<int64_t, SequenceId>> deadlines_;  // of sequences that have one and did not end
+  absl::flat_hash_map<SequenceId, Request> requests_;   // by the id of their first choice
+  std::set<std::pair<int64_t, SequenceId>> deadlines_;  // of requests that have one and did not end
   std::deque<InFlightStep> in_flight_;
   int64_t last_collected_ns_ = 0;
   EngineTotals totals_;

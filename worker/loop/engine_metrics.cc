@@ -110,13 +110,15 @@ void EngineMetrics::SetCounters(int64_t preemptions, const PrefixCounters& prefi
   advance(prefix_evictions_, evictions);
 }
 
-void EngineMetrics::OnToken(const OutputStream& stream, int64_t time_ns) {
+void EngineMetrics::OnToken(const OutputStream& stream, int32_t choice, int64_t time_ns) {
   generation_tokens_.Increment();
-  if (stream.tokens == 0) {
+  const OutputStream::Choice& progress = stream.choices[static_cast<size_t>(choice)];
+  if (stream.first_token_ns == 0) {
     prompt_tokens_.Increment(stream.prompt_tokens);
     time_to_first_token_.Observe((time_ns - stream.arrival_ns) * kSecondsPerNs);
-  } else {
-    inter_token_latency_.Observe((time_ns - stream.last_token_ns) * kSecondsPerNs);
+  }
+  if (progress.tokens > 0) {
+    inter_token_latency_.Observe((time_ns - progress.last_token_ns) * kSecondsPerNs);
   }
 }
 

@@ -24,7 +24,7 @@ class EngineMetrics {
   void SetCounters(int64_t preemptions, const PrefixCounters& prefix, int64_t evictions);
 
   // Output thread: a token of a stream, before its bookkeeping is brought up to date.
-  void OnToken(const OutputStream& stream, int64_t time_ns);
+  void OnToken(const OutputStream& stream, int32_t choice, int64_t time_ns);
   // Output thread: the one terminal outcome of a stream.
   void OnEnd(const OutputStream& stream, const Outcome& outcome, int64_t now_ns);
 

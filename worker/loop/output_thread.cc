@@ -42,27 +42,43 @@ void OutputThread::Deliver(OutputItem& item) {
   OutputStream& stream = *item.stream;
   if (stream.ended) return;
   if (!item.prompt_logprobs.empty()) stream.sink->OnPromptLogprobs(std::move(item.prompt_logprobs));
-  if (item.has_token) DeliverToken(stream, item);
-  if (item.has_end && !stream.ended) DeliverEnd(stream, item.outcome);
+  if (item.has_end && !item.outcome.status.ok()) return DeliverEnd(stream, item.outcome);
+  if (!item.has_token || stream.choices[static_cast<size_t>(item.token.choice)].ended) return;
+  DeliverToken(stream, item);
 }
 
 void OutputThread::DeliverToken(OutputStream& stream, const OutputItem& item) {
-  metrics_->OnToken(stream, item.token.time_ns);
-  if (stream.tokens == 0) stream.first_token_ns = item.token.time_ns;
-  stream.last_token_ns = item.token.time_ns;
-  ++stream.tokens;
-  if (stream.sink->OnToken(item.token)) return;
+  const TokenEvent& token = item.token;
+  OutputStream::Choice& choice = stream.choices[static_cast<size_t>(token.choice)];
+  metrics_->OnToken(stream, token.choice, token.time_ns);
+  if (stream.first_token_ns == 0) {
+    stream.first_token_ns = token.time_ns;
+    stream.admitted_ns = item.outcome.admitted_ns;
+  }
+  if (token.choice == 0) stream.cached_tokens = item.outcome.cached_tokens;
+  stream.last_token_ns = choice.last_token_ns = token.time_ns;
+  ++choice.tokens;
+  const bool goes_on = stream.sink->OnToken(token);
+  if (goes_on && !item.has_end) return;
 
-  // The outcome of a token that is also the last of its sequence is overruled: the stop string came first.
   Outcome outcome = item.outcome;
-  outcome.status = absl::OkStatus();
-  outcome.reason = FinishReason::kStop;
-  DeliverEnd(stream, outcome);
-  if (!item.has_end) on_stop_(stream.id);
+  // The outcome of a token that is also the last of its sequence is overruled: the stop string came first.
+  if (!goes_on) outcome.reason = FinishReason::kStop;
+  EndChoice(stream, token.choice, outcome);
+  if (!goes_on && !item.has_end) on_stop_(stream.id + static_cast<SequenceId>(token.choice));
+}
+
+void OutputThread::EndChoice(OutputStream& stream, int32_t choice, const Outcome& outcome) {
+  stream.choices[static_cast<size_t>(choice)].ended = true;
+  stream.sink->OnChoiceEnd(choice, outcome);
+  if (--stream.open_choices > 0) return;
+  Outcome all = outcome;
+  all.admitted_ns = stream.admitted_ns;
+  all.cached_tokens = stream.cached_tokens;
+  DeliverEnd(stream, all);
 }
 
 void OutputThread::DeliverEnd(OutputStream& stream, const Outcome& outcome) {
-  if (outcome.status.ok()) stream.sink->OnChoiceEnd(0, outcome);
   metrics_->OnEnd(stream, outcome, clock_->NowNs());
   stream.sink->OnEnd(outcome);
   stream.ended = true;

@@ -45,6 +45,7 @@ class OutputThread {
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ || !items_.empty(); }
   void Deliver(OutputItem& item);
   void DeliverToken(OutputStream& stream, const OutputItem& item);
+  void EndChoice(OutputStream& stream, int32_t choice, const Outcome& outcome);
   void DeliverEnd(OutputStream& stream, const Outcome& outcome);
 
   Clock* const clock_;

@@ -112,7 +112,8 @@ absl::Status GenerateCall::Submit(absl::StatusOr<ResolvedCall> call) {
   call->spec.deadline_ns = deadline_ns_;
   stream_.emplace(*call, environment_.model, arrival_ns_);
   if (envelope_ == Envelope::kExecute) resolved_ = ToProto(*call, *environment_.model);
-  sequence_ = environment_.engine->Submit(std::move(call->spec), shared_from_this());
+  const int32_t num_choices = call->num_choices;
+  sequence_ = environment_.engine->Submit(std::move(call->spec), shared_from_this(), num_choices);
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@ constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxStopTokenIds = 1024;
 constexpr size_t kMaxRequestIdBytes = 256;
 constexpr int32_t kMaxPriority = 100;
+constexpr int32_t kMaxChoices = 128;
 constexpr int64_t kMaxPromptLogprobs = 1 << 18;
 // Of a text whose end is all that is kept.
 constexpr int64_t kMaxTruncatedBytes = int64_t{4} << 20;
@@ -35,6 +36,7 @@ absl::Status CheckDevice(const v1::GenerateRequest& request, const SamplingParam
       {"sampling.bad_token_ids", !asked.bad_token_ids().empty()},
       {"sampling.bad_words", !asked.bad_words().empty()},
       {"min_tokens", request.min_tokens() > 0},
+      {"n", request.n() > 1},
       {"logprobs", request.logprobs() > 0},
       {"prompt_logprobs", request.has_prompt_logprobs()}};
   for (const auto& [field, is_asked] : fields) {
@@ -48,10 +50,15 @@ absl::Status CheckLogprobs(absl::string_view field, bool present, int32_t value)
   return InvalidField(field, absl::StrCat(value, " is not in 0 to ", kMaxTopLogprobs));
 }
 
-absl::Status CheckOutputs(const v1::GenerateRequest& request) {
+absl::Status CheckOutputs(const v1::GenerateRequest& request, const ServedModel& model) {
   if (request.has_n() && request.n() < 1)
     return InvalidField("n", absl::StrCat(request.n(), " is less than 1"));
-  if (request.has_n() && request.n() != 1) return InvalidField("n", "not supported yet");
+  if (request.n() > kMaxChoices || request.n() > model.max_batch) {
+    return InvalidField("n", absl::StrCat(request.n(), " is more than ",
+                                          kMaxChoices <= model.max_batch
+                                              ? absl::StrCat(kMaxChoices)
+                                              : absl::StrCat("the server's --max_batch, ", model.max_batch)));
+  }
   absl::Status status = CheckLogprobs("logprobs", request.has_logprobs(), request.logprobs());
   status.Update(CheckLogprobs("prompt_logprobs", request.has_prompt_logprobs(), request.prompt_logprobs()));
   if (status.ok() && request.has_prompt_logprobs() && !request.echo()) {
@@ -204,7 +211,7 @@ absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, std::ve
                                      const ServedModel& model) {
   ResolvedCall call;
   absl::Status status = CheckModelName(request.model(), model);
-  status.Update(CheckOutputs(request));
+  status.Update(CheckOutputs(request, model));
   status.Update(CheckLimits(request));
   status.Update(CheckStops(request, model));
   status.Update(ResolveReturns(request, model, &call));
@@ -229,6 +236,7 @@ absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, std::ve
   call.spec.prompt_logprobs = request.has_prompt_logprobs();
   call.spec.sampling.prompt_top_logprobs = request.prompt_logprobs();
   call.echo = request.echo();
+  call.num_choices = request.has_n() ? request.n() : 1;
   call.spec.priority = request.priority();
   call.client_request_id = request.request_id();
   call.skip_special = request.has_skip_special_tokens() ? request.skip_special_tokens() : true;
@@ -285,7 +293,7 @@ v1::ResolvedRequest ToProto(const ResolvedCall& call, const ServedModel& model) 
   request.mutable_stop_token_ids()->Add(call.stop_token_ids.begin(), call.stop_token_ids.end());
   request.set_include_stop_in_output(call.include_stop);
   request.set_ignore_eos(call.eos_ids.empty());
-  request.set_n(1);
+  request.set_n(call.num_choices);
   if (call.spec.sampling.logprobs) request.set_logprobs(call.spec.sampling.top_logprobs);
   if (call.spec.prompt_logprobs) request.set_prompt_logprobs(call.spec.sampling.prompt_top_logprobs);
   request.set_echo(call.echo);

@@ -34,6 +34,7 @@ struct ServedModel {
   std::string device;
   int64_t kv_capacity_tokens = 0;
   bool extended_sampling = false;
+  int32_t max_batch = 1;  // sequences that run at once
 };
 
 // Before the model is opened: opening a pipe, for instance, would wait for ever.

@@ -68,6 +68,7 @@ absl::Status Worker::LoadBackend(const WeightSource& source) {
   backend_ = *std::move(backend);
   model_.numerics_id = backend_->Info().numerics_id;
   model_.device = backend_->Info().device;
+  model_.max_batch = config_.max_batch;
   model_.extended_sampling = backend_->Info().extended_sampling;
   return absl::OkStatus();
 }

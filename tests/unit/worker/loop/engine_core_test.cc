@@ -36,6 +36,22 @@ class EngineCoreTest : public ::testing::Test {
     return sequence;
   }
 
+  // A request of several choices; the id of its first one.
+  SequenceId AddChoices(const Sequence& like, int32_t num_choices) {
+    std::vector<std::unique_ptr<Sequence>> choices;
+    const auto output = std::make_shared<OutputStream>();
+    output->id = last_id_ + 1;
+    output->choices.resize(static_cast<size_t>(num_choices));
+    for (int32_t i = 0; i < num_choices; ++i) {
+      choices.push_back(std::make_unique<Sequence>(like));
+      choices.back()->id = ++last_id_;
+      choices.back()->output = output;
+      choices.back()->spec.sampling.choice = static_cast<uint32_t>(i);
+    }
+    core_->Add(std::move(choices));
+    return output->id;
+  }
+
   SequenceId Add(std::vector<TokenId> prompt, int32_t max_tokens, std::vector<TokenId> stop_ids = {},
                  int64_t deadline_ns = INT64_MAX) {
     auto sequence = NewSequence(std::move(prompt), max_tokens);
@@ -47,7 +63,15 @@ class EngineCoreTest : public ::testing::Test {
 
   void Take(std::vector<OutputItem> items) {
     for (const OutputItem& item : items) {
-      const SequenceId id = item.stream->id;
+      if (item.has_end && !item.outcome.status.ok()) {
+        for (size_t i = 0; i < item.stream->choices.size(); ++i)
+          outcomes_.try_emplace(item.stream->id + i, item.outcome);
+        continue;
+      }
+      for (const PromptLogprob& scored : item.prompt_logprobs)
+        scores_[item.stream->id].push_back(scored.logprob);
+      if (!item.has_token) continue;
+      const SequenceId id = item.stream->id + static_cast<SequenceId>(item.token.choice);
       ASSERT_FALSE(outcomes_.contains(id)) << "something came after the end of sequence " << id;
       if (item.has_token) tokens_[id].push_back(item.token.id);
       if (item.has_end) outcomes_[id] = item.outcome;
@@ -77,6 +101,7 @@ class EngineCoreTest : public ::testing::Test {
   SequenceId last_id_ = 0;
   std::map<SequenceId, std::vector<TokenId>> tokens_;
   std::map<SequenceId, Outcome> outcomes_;
+  std::map<SequenceId, std::vector<float>> scores_;
 };
 
 std::vector<TokenId> Prompt(int32_t size, int32_t salt) {
@@ -237,6 +262,7 @@ TEST_F(EngineCoreTest, SharingPreemptionAndCancellationChangeNoTokens) {
            .policy = {.launch = random() % 2 == 0 ? LaunchPolicy::kGraph : LaunchPolicy::kStream,
                       .prefix_cache = random() % 4 != 0}});
     std::map<SequenceId, std::vector<TokenId>> expected;
+    std::map<SequenceId, SequenceId> first_choice;
     std::set<SequenceId> cancelled;
     for (int i = 0; i < 300; ++i) {
       const uint32_t choice = random() % 8;
@@ -248,11 +274,19 @@ TEST_F(EngineCoreTest, SharingPreemptionAndCancellationChangeNoTokens) {
         sequence->spec.tenant = std::string(1, static_cast<char>('a' + random() % 3));
         sequence->spec.cache_salt = random() % 5 == 0 ? "other" : "";
         sequence->spec.priority = static_cast<int32_t>(random() % 2);
-        expected[sequence->id] = FakeBackend::Generate(prompt, max_tokens);
-        core_->Add(std::move(sequence));
+        sequence->spec.prompt_logprobs = random() % 5 == 0;
+        const uint32_t num_choices = random() % 3 == 0 ? 2 + random() % 4 : 1;
+        --last_id_;
+        const SequenceId first = AddChoices(*sequence, static_cast<int32_t>(num_choices));
+        for (uint32_t c = 0; c < num_choices; ++c) {
+          expected[first + c] = FakeBackend::Generate(prompt, max_tokens, c);
+          first_choice[first + c] = first;
+        }
       } else if (choice == 3 && last_id_ > 0) {
-        const SequenceId id = 1 + random() % last_id_;
-        if (!outcomes_.contains(id)) cancelled.insert(id);
+        const SequenceId id = first_choice[1 + random() % last_id_];
+        for (SequenceId of = id; of <= last_id_ && first_choice[of] == id; ++of) {
+          if (!outcomes_.contains(of)) cancelled.insert(of);
+        }
         core_->Cancel(id, absl::CancelledError(""));
       } else {
         Step();
@@ -272,6 +306,97 @@ TEST_F(EngineCoreTest, SharingPreemptionAndCancellationChangeNoTokens) {
   }
   EXPECT_GT(preempted, 0);
   EXPECT_GT(found, 0);
+}
+
+// Rows put through the model until nothing is left to do.
+TEST_F(EngineCoreTest, ChoicesShareThePromptsRowsAndBlocks) {
+  for (const int32_t prompt_tokens : {1, 2, 16, 17, 32, 33, 40}) {
+    SCOPED_TRACE(prompt_tokens);
+    tokens_.clear();
+    outcomes_.clear();
+    backend_ = FakeBackend();
+    Start({.num_blocks = 64,
+           .max_running = 8,
+           .step_tokens = 64,
+           .chunk_tokens = 16,
+           .policy = {.prefix_cache = false}});
+    Sequence like;
+    like.spec.prompt = Prompt(prompt_tokens, 0);
+    like.spec.max_tokens = 5;
+    const SequenceId first = AddChoices(like, 6);
+    EXPECT_EQ(core_->Load().queued, 6);
+    int32_t least_free = 64;
+    while (Step()) least_free = std::min(least_free, static_cast<int32_t>(core_->Load().free_blocks));
+    int32_t rows = 0;
+    for (const FakeBackend::StepRecord& step : backend_.steps) rows += step.rows;
+    EXPECT_EQ(rows, prompt_tokens + 5 + 6 * 4);  // five choices compute the last row of the prompt again
+    const int32_t whole = (prompt_tokens - 1) / kBlockTokens;
+    EXPECT_GE(least_free, 64 - whole - 6 * (BlocksForTokens(prompt_tokens + 4) - whole));
+    for (uint32_t choice = 0; choice < 6; ++choice) {
+      EXPECT_EQ(tokens_[first + choice], FakeBackend::Generate(Prompt(prompt_tokens, 0), 5, choice));
+      EXPECT_EQ(outcomes_.at(first + choice).reason, FinishReason::kLength);
+    }
+    EXPECT_EQ(core_->Load().free_blocks, 64);
+  }
+}
+
+TEST_F(EngineCoreTest, MoreChoicesThanSlotsRunOneAfterTheOther) {
+  Start({.num_blocks = 16, .max_running = 2, .step_tokens = 16, .chunk_tokens = 16});
+  Sequence like;
+  like.spec.prompt = Prompt(20, 0);
+  like.spec.max_tokens = 3;
+  const SequenceId first = AddChoices(like, 7);
+  RunToEnd();
+  for (uint32_t choice = 0; choice < 7; ++choice)
+    EXPECT_EQ(tokens_[first + choice], FakeBackend::Generate(Prompt(20, 0), 3, choice));
+}
+
+TEST_F(EngineCoreTest, CancellationAndDeadlineEndAllChoicesHeldOnesToo) {
+  for (const int steps : {0, 1, 2, 4}) {
+    outcomes_.clear();
+    backend_ = FakeBackend();
+    Start({.num_blocks = 16, .max_running = 4, .step_tokens = 16, .chunk_tokens = 8});
+    Sequence like;
+    like.spec.prompt = Prompt(20, 0);
+    like.spec.max_tokens = 50;
+    const SequenceId cancelled = AddChoices(like, 3);
+    like.spec.deadline_ns = clock_.NowNs() + 1000;
+    const SequenceId late = AddChoices(like, 3);
+    for (int i = 0; i < steps; ++i) Step();
+    core_->Cancel(cancelled, absl::CancelledError(""));
+    clock_.AdvanceNs(1000);
+    RunToEnd();
+    for (uint32_t choice = 0; choice < 3; ++choice) {
+      EXPECT_EQ(outcomes_.at(cancelled + choice).status.code(), absl::StatusCode::kCancelled);
+      EXPECT_EQ(outcomes_.at(late + choice).status.code(), absl::StatusCode::kDeadlineExceeded);
+    }
+    EXPECT_EQ(core_->Load().free_blocks, 16);
+    EXPECT_EQ(core_->Load().queued, 0);
+  }
+}
+
+TEST_F(EngineCoreTest, EachTokenOfThePromptIsScoredOnceWhateverThePreemptions) {
+  for (const int32_t num_blocks : {5, 64}) {
+    outcomes_.clear();
+    scores_.clear();
+    backend_ = FakeBackend();
+    Start({.num_blocks = num_blocks, .max_running = 4, .step_tokens = 16, .chunk_tokens = 7});
+    std::vector<SequenceId> ids;
+    for (int i = 0; i < 6; ++i) {
+      Sequence like;
+      like.spec.prompt = Prompt(30 + i, 0);  // a prefix that the cache has is computed all the same
+      like.spec.max_tokens = 20;
+      like.spec.prompt_logprobs = true;
+      ids.push_back(AddChoices(like, 1));
+    }
+    RunToEnd();
+    for (int i = 0; i < 6; ++i) {
+      std::vector<float> expected;
+      for (int32_t position = 0; position < 29 + i; ++position)
+        expected.push_back(FakeBackend::ScoreAt(position));
+      EXPECT_EQ(scores_[ids[static_cast<size_t>(i)]], expected);
+    }
+  }
 }
 
 TEST_F(EngineCoreTest, ReportsALostDevice) {

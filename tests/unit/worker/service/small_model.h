@@ -38,6 +38,7 @@ inline ServedModel SmallModel() {
   model.device = "none";
   model.kv_capacity_tokens = 65536;
   model.extended_sampling = true;
+  model.max_batch = 200;
   return model;
 }
 
