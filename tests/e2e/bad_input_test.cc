@@ -68,7 +68,7 @@ std::vector<BadRequest> BadLimits() {
       Bad("parse_special_tokens", [](Request* r) { r->set_parse_special_tokens(true); }),
       Bad("request_id", [](Request* r) { r->set_request_id(std::string(257, 'x')); }),
       Bad("n", [](Request* r) { r->set_n(0); }),
-      Bad("n", [](Request* r) { r->set_n(2); }),
+      Bad("n", [](Request* r) { r->set_n(129); }),
       Bad("logprobs", [](Request* r) { r->set_logprobs(-1); }),
       Bad("logprobs", [](Request* r) { r->set_logprobs(21); }),
       Bad("prompt_logprobs", [](Request* r) { r->set_prompt_logprobs(0); }),  // without echo

@@ -26,6 +26,10 @@ bool GoesBefore(const Sequence& waiting, const Sequence& running) {
          std::tuple(-int64_t{running.spec.priority}, running.tenant->served_rows);
 }
 
+bool WantsDecode(const Sequence& sequence) {
+  return sequence.prefill_planned() && !sequence.all_planned() && !sequence.waits_for_tokens();
+}
+
 bool NeedsBlock(const Sequence& sequence) {
   return sequence.planned_rows == static_cast<int32_t>(sequence.blocks.size()) * kBlockTokens;
 }
@@ -159,7 +163,7 @@ void Scheduler::ReserveDecodes(ScheduledStep* step) {
   // The youngest may leave while this goes on: never one before the one at hand.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence* sequence = running_[i];
-    if (!sequence->prefill_planned() || sequence->all_planned() || !NeedsBlock(*sequence)) continue;
+    if (!WantsDecode(*sequence) || !NeedsBlock(*sequence)) continue;
     if (!ReserveDecode(sequence, step) && sequence->state != SequenceState::kRunning) --i;
   }
 }
@@ -178,8 +182,7 @@ bool Scheduler::ReserveDecode(Sequence* sequence, ScheduledStep* step) {
 
 void Scheduler::AddDecodes(ScheduledStep* step) {
   for (Sequence* sequence : running_) {
-    if (!sequence->prefill_planned() || sequence->all_planned() || NeedsBlock(*sequence)) continue;
-    if (sequence->waits_for_tokens()) continue;
+    if (!WantsDecode(*sequence) || NeedsBlock(*sequence)) continue;
     AddSegment({.slot = sequence->slot,
                 .first_position = sequence->planned_rows,
                 .num_rows = 1,

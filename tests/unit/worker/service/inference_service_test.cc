@@ -1,5 +1,6 @@
 #include "worker/service/inference_service.h"
 
+#include <map>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -40,6 +41,70 @@ TEST_F(InferenceServiceTest, StreamsTokensThenOneSummary) {
   EXPECT_LE(timings.queue_us() + timings.prefill_us() + timings.decode_us(), timings.total_us());
   EXPECT_TRUE(BecomesIdle());
   EXPECT_EQ(Finished("length"), 1);
+}
+
+TEST_F(InferenceServiceTest, ChoicesShareAStreamAndEndEachForItself) {
+  // The fifth token of choice 1 ends it.
+  const std::vector<TokenId> of_1 = FakeBackend::Generate(kPrompt, 5, 1);
+  v1::GenerateRequest request =
+      FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 20 n: 3 ignore_eos: true");
+  request.add_stop_token_ids(of_1[4]);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, request);
+  std::map<int32_t, std::vector<TokenId>> ids;
+  v1::Summary summary;
+  int summaries = 0;
+  for (v1::GenerateResponse message; reader->Read(&message);) {
+    for (const v1::ChoiceTokens& choice : message.choices()) {
+      for (const v1::Token& token : choice.tokens()) {
+        EXPECT_EQ(token.ordinal(), static_cast<int32_t>(ids[choice.choice()].size()));
+        ids[choice.choice()].push_back(token.id());
+      }
+    }
+    if (!message.has_summary()) continue;
+    summary = message.summary();
+    ++summaries;
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(summaries, 1);
+  EXPECT_EQ(ids[0], FakeBackend::Generate(kPrompt, 20, 0));
+  EXPECT_EQ(ids[1], of_1);
+  EXPECT_EQ(ids[2], FakeBackend::Generate(kPrompt, 20, 2));
+  ASSERT_EQ(summary.choices_size(), 3);
+  for (int32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(summary.choices(i).choice(), i);
+    EXPECT_EQ(summary.choices(i).completion_tokens(), static_cast<int32_t>(ids[i].size()));
+    EXPECT_EQ(summary.choices(i).finish_reason(), i == 1 ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
+  }
+  EXPECT_EQ(summary.choices(1).matched_stop_id(), of_1[4]);
+  EXPECT_EQ(summary.usage().prompt_tokens(), 3);
+  EXPECT_EQ(summary.usage().completion_tokens(), 45);
+  EXPECT_TRUE(BecomesIdle());
+  EXPECT_EQ(Finished("length"), 1);  // one outcome a request
+  EXPECT_EQ(Finished("stop"), 0);
+  EXPECT_EQ(registry_.Counter("ridge_prompt_tokens_total", "").Value(), 3);
+  EXPECT_EQ(registry_.Counter("ridge_generation_tokens_total", "").Value(), 45);
+}
+
+TEST_F(InferenceServiceTest, AStopStringEndsOneChoiceAndLeavingEndsAll) {
+  const TokenId last = FakeBackend::Generate(kPrompt, 6, 1)[5];
+  v1::GenerateRequest request =
+      FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 4000 n: 3 ignore_eos: true");
+  request.add_stop(std::string(model_.tokenizer->TokenBytes(last)));
+  backend_.Allow(30);
+  grpc::ClientContext context;
+  const auto reader = inference_->Generate(&context, request);
+  int of_1 = 0, of_0 = 0;
+  for (v1::GenerateResponse message; of_0 < 20 && reader->Read(&message);) {
+    for (const v1::ChoiceTokens& choice : message.choices())
+      (choice.choice() == 1 ? of_1 : of_0) += choice.choice() < 2 ? choice.tokens_size() : 0;
+  }
+  EXPECT_LE(of_1, 6);
+  EXPECT_GE(of_0, 20);
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_LE(StepsUntilIdle(), 20);
+  EXPECT_EQ(Finished("cancelled"), 1);
 }
 
 TEST_F(InferenceServiceTest, OneTokenIsOneMessage) {

@@ -171,12 +171,20 @@ TEST(RequestTest, ABadControlNamesItself) {
           {input + "prompt_logprobs: 0", "prompt_logprobs: needs echo"},
           {input + "truncate_prompt_tokens: 0", "truncate_prompt_tokens: 0 is less than 1"},
           {input + "priority: 101", "priority: 101 is not in -100 to 100"},
-          {input + "n: 2", "n: not supported yet"},
+          {input + "n: 129", "n: 129 is more than 128"},
       },
       Model());
   ExpectRefused({{"prompt_ids { ids: 1 } sampling { bad_words: 'x' }",
                   "sampling.bad_words: the model has no tokenizer"}},
                 TextlessModel());
+}
+
+TEST(RequestTest, ChoicesAreBoundedByWhatRunsAtOnce) {
+  ServedModel model = SmallModel();
+  model.max_batch = 4;
+  EXPECT_EQ(ResolveText("prompt: 'a' n: 4", model)->num_choices, 4);
+  EXPECT_EQ(ResolveText("prompt: 'a'", model)->num_choices, 1);
+  ExpectRefused({{"prompt: 'a' n: 5", "n: 5 is more than the server's --max_batch, 4"}}, model);
 }
 
 TEST(RequestTest, WhatTheDeviceCannotDoIsRefusedByName) {
@@ -192,6 +200,7 @@ TEST(RequestTest, WhatTheDeviceCannotDoIsRefusedByName) {
       {"sampling { bad_token_ids: 1 }", "sampling.bad_token_ids"},
       {"sampling { bad_words: 'x' }", "sampling.bad_words"},
       {"min_tokens: 1", "min_tokens"},
+      {"n: 2", "n"},
       {"logprobs: 5", "logprobs"},
       {"prompt_logprobs: 0 echo: true", "prompt_logprobs"}};
   for (const auto& [text, field] : fields) {
@@ -295,8 +304,7 @@ TEST(RequestTest, WithoutATokenizerOnlyIdsAreTaken) {
 TEST(RequestTest, ChatNeedsATemplate) {
   ServedModel model = SmallModel();
   model.chat_template.reset();
-  ExpectRefused({{"chat { messages { role: 'user' } }", "chat: the model has no chat template"}},
-                model);
+  ExpectRefused({{"chat { messages { role: 'user' } }", "chat: the model has no chat template"}}, model);
 }
 
 TEST(RequestTest, DefaultsAreThoseOfTheProto) {
@@ -386,7 +394,7 @@ TEST(RequestTest, AResolvedRequestResolvesToTheSameCall) {
       "request_id: 'r' sampling { temperature: 0.5 top_k: 3 repetition_penalty: 1.5 presence_penalty: 0.25 "
       "frequency_penalty: -1 logit_bias { key: 4 value: -3 } allowed_token_ids: [5, 6, 300, 301] "
       "bad_token_ids: 6 "
-      "bad_words: 'w300' }");
+      "bad_words: 'w300' } n: 3");
   ASSERT_TRUE(first.ok()) << first.status();
   const v1::ResolvedRequest resolved = ToProto(*first, Model());
   const absl::StatusOr<ResolvedCall> second = Resolve(resolved, Model());
@@ -400,6 +408,7 @@ TEST(RequestTest, AResolvedRequestResolvesToTheSameCall) {
   EXPECT_TRUE(second->spec.prompt_logprobs);
   EXPECT_EQ(second->spec.sampling.prompt_top_logprobs, 2);
   EXPECT_TRUE(second->echo);
+  EXPECT_EQ(second->num_choices, 3);
   EXPECT_EQ(second->spec.sampling.repetition_penalty, 1.5f);
   EXPECT_EQ(second->spec.sampling.presence_penalty, 0.25f);
   EXPECT_EQ(second->spec.sampling.frequency_penalty, -1.0f);
