@@ -10,6 +10,7 @@
 #include "bench/ask.h"
 #include "bench/flags/shared_flags.h"
 #include "bench/ladder/ladder.h"
+#include "bench/ladder/probe_commands.h"
 #include "bench/measure/pass_flags.h"
 #include "bench/roofline_command.h"
 #include "bench/serve/serve_load.h"
@@ -48,6 +49,16 @@ absl::Status RunArrivals() {
   return ridge::bench::ArrivalSweep(*config, *flags, std::cerr);
 }
 
+absl::Status RunOverhead() {
+  const absl::StatusOr<ridge::bench::LadderConfig> config = ridge::bench::LadderConfigFromFlags();
+  if (!config.ok()) return config.status();
+  return ridge::bench::Overhead(*config, std::cout);
+}
+
+absl::Status RunParity() {
+  return ridge::bench::Parity(std::cout);
+}
+
 absl::Status RunServeLoad() {
   const absl::StatusOr<ridge::bench::ServeLoadConfig> config = ridge::bench::ServeLoadConfigFromFlags();
   if (!config.ok()) return config.status();
@@ -82,6 +93,9 @@ constexpr Subcommand kSubcommands[] = {
     {"serve-load", "load on a running service: --target, --rates or --in_flight or --goodput, --out",
      RunServeLoad},
     {"draw", "freeze a workload to a file: --requests, --rates, --mooncake, --burstgpt, --out FILE", RunDraw},
+    {"overhead", "what a pass over one token costs, and what of it is the host's: --model, --device",
+     RunOverhead},
+    {"parity", "compare two folders of records token for token: --a, --b, --model for the gap", RunParity},
     {"roofline", "the arithmetic of a model on a card, as pages: --model, --card, --out",
      ridge::bench::Roofline},
 };

@@ -115,13 +115,13 @@ absl::Status EngineHost::Reserve(const HostConfig& config, const worker::EngineP
     return InvalidField("--kv_cache_bytes",
                         absl::StrCat("no room for one block of ", info.kv_block_bytes, " bytes"));
   }
-  const int32_t step_tokens = std::max({config.step_tokens, config.chunk_tokens, config.max_batch});
-  if (absl::Status status = backend_->Reserve(num_blocks_, {config.max_batch, step_tokens}); !status.ok()) {
+  step_tokens_ = std::max({config.step_tokens, config.chunk_tokens, config.max_batch});
+  if (absl::Status status = backend_->Reserve(num_blocks_, {config.max_batch, step_tokens_}); !status.ok()) {
     return InvalidField("--kv_cache_bytes", status.message());
   }
   const worker::EngineConfig engine{.num_blocks = num_blocks_,
                                     .max_running = config.max_batch,
-                                    .step_tokens = step_tokens,
+                                    .step_tokens = step_tokens_,
                                     .chunk_tokens = config.chunk_tokens,
                                     .policy = policy,
                                     .max_context = context};

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "bench/ladder/backend_probe.h"
 #include "bench/measure/engine_target.h"
 #include "bench/records/run_record.h"
 #include "bench/workload/prompts.h"
@@ -23,13 +24,13 @@ struct HostConfig {
   std::string model;            // as ridge-worker's --model
   std::string device = "auto";  // as ridge-worker's --device
   int threads = 0;
-  int64_t kv_cache_bytes =
-      0;  // 0: what the device has beside the weights; 1 GiB where that is the machine's own memory
+  // 0: what the device has beside the weights; 1 GiB where that is the machine's own memory.
+  int64_t kv_cache_bytes = 0;
   int32_t max_batch = 32;
   int32_t step_tokens = 0;  // 0: as chunk_tokens and the batch need
   int32_t chunk_tokens = 512;
-  int32_t max_context =
-      0;  // of prompt and completion: what contiguous memory is cut by; 0: as the model has it
+  // Tokens of prompt and completion: what contiguous memory is cut by. 0: as the model has it.
+  int32_t max_context = 0;
   bool virtual_clock = true;  // of simulated devices: no time passes
 };
 
@@ -56,6 +57,8 @@ class EngineHost {
                                                           const OpenedModel& model);
 
   EngineTarget* target() { return target_.get(); }
+  // The backend by hand, where the target is not used.
+  BackendProbe Probe() { return BackendProbe(backend_.get(), clock_, step_tokens_); }
   const worker::BackendInfo& info() const { return backend_->Info(); }
   int32_t num_blocks() const { return num_blocks_; }
   double load_s() const { return load_s_; }
@@ -74,6 +77,7 @@ class EngineHost {
   MetricsRegistry registry_;
   std::unique_ptr<worker::Backend> backend_;
   int32_t num_blocks_ = 0;
+  int32_t step_tokens_ = 0;
   double load_s_ = 0;
   std::unique_ptr<EngineTarget> target_;
 };

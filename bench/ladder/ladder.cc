@@ -1,12 +1,11 @@
 #include "bench/ladder/ladder.h"
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "bench/records/gzip_file.h"
 #include "common/hash.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
@@ -15,14 +14,6 @@ namespace ridge::bench {
 namespace {
 
 constexpr int32_t kArrivalsMaxBatch = 32;  // the slots of the series' engines
-
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf()))
-    return InvalidField("--source", absl::StrCat(path, ": cannot be read"));
-  return text.str();
-}
 
 int32_t LongestOf(const Workload& workload) {
   int32_t longest = 0;
@@ -53,10 +44,11 @@ std::string ParamsOf(const LadderConfig& config, const EngineHost& host) {
 // Runs `experiment` on each engine in turn.
 absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
                            const std::function<absl::Status(const Subject&)>& experiment) {
+  if (config.out.empty()) return InvalidField("--out", "required");
   const absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(config.host);
   if (!model.ok()) return model.status();
-  const absl::StatusOr<std::string> source = ReadText(config.source_file);
-  if (!source.ok()) return source.status();
+  const absl::StatusOr<std::string> source = ReadGzip(config.source_file);
+  if (!source.ok()) return InvalidField("--source", source.status().message());
   Prompts prompts = (*model)->MakePrompts(*source);
   const std::string bench_id = RandomId().substr(0, 8);
   for (const std::string& engine : config.engines) {

@@ -74,7 +74,6 @@ absl::StatusOr<LadderConfig> LadderConfigFromFlags() {
   config.host.kv_cache_bytes = *kv_bytes;
 
   if (config.host.model.empty()) return InvalidField("--model", "required");
-  if (config.out.empty()) return InvalidField("--out", "required");
   absl::Status status = CheckAtLeast("--threads", config.host.threads, 0);
   status.Update(CheckAtLeast("--max_batch", config.host.max_batch, 0));
   status.Update(CheckAtLeast("--step_tokens", config.host.step_tokens, 0));

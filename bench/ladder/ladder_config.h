@@ -14,7 +14,7 @@ struct LadderConfig {
   HostConfig host;
   std::vector<std::string> engines;  // presets
   worker::PolicyNames choices;       // replace those of every preset
-  std::string out;                   // a folder in it holds each engine's records; required
+  std::string out;                   // a folder in it holds each engine's records
   std::string source_file;           // text that prompts are cut from
   std::string expect_device;         // what the device's name must contain; empty: anything
   std::string commit;                // recorded

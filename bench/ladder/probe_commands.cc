@@ -1,0 +1,118 @@
+#include "bench/ladder/probe_commands.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/flags/shared_flags.h"
+#include "bench/ladder/backend_probe.h"
+#include "bench/ladder/output_files.h"
+#include "bench/records/gzip_file.h"
+#include "bench/workload/draw.h"
+#include "common/status.h"
+
+ABSL_FLAG(std::string, a, "", "parity: folder of an engine's records");
+ABSL_FLAG(std::string, b, "", "parity: the folder to compare it with");
+
+namespace ridge::bench {
+namespace {
+
+constexpr int32_t kContexts[] = {1, 256, 4096};
+constexpr int kWarmups = 10;
+constexpr int kRepetitions = 50;
+
+// A model on a device, for probing.
+struct Probed {
+  std::unique_ptr<OpenedModel> model;
+  std::unique_ptr<EngineHost> host;
+};
+
+absl::StatusOr<Probed> OpenForProbe(HostConfig config, const std::string& engine, int32_t longest) {
+  config.max_batch = 1;
+  config.max_context = longest;
+  absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(config);
+  if (!model.ok()) return model.status();
+  worker::PolicyNames names;
+  names.engine = engine;
+  absl::StatusOr<std::unique_ptr<EngineHost>> host = EngineHost::Open(config, names, **model);
+  if (!host.ok()) return host.status();
+  return Probed{*std::move(model), *std::move(host)};
+}
+
+// How far apart the model's logits for the two tokens are where the outputs part.
+absl::StatusOr<std::string> LogitGap(const LadderConfig& config, const Output& a, const Output& b,
+                                     int32_t at) {
+  if (at >= static_cast<int32_t>(std::min(a.ids.size(), b.ids.size())))
+    return std::string("one of them ends there");
+  const absl::StatusOr<std::string> source = ReadGzip(config.source_file);
+  if (!source.ok()) return InvalidField("--source", source.status().message());
+  absl::StatusOr<Probed> probed = OpenForProbe(config.host, config.engines.front(), a.prompt_tokens + at);
+  if (!probed.ok()) return probed.status();
+  Prompts prompts = probed->model->MakePrompts(*source);
+  absl::StatusOr<Prompt> prompt = prompts.For({PromptLabel(a.prompt_tokens), a.prompt_tokens, 1, 0, {}});
+  if (!prompt.ok()) return prompt.status();
+  std::vector<worker::TokenId> tokens = std::move(prompt->ids);
+  tokens.insert(tokens.end(), a.ids.begin(), a.ids.begin() + at);
+  const absl::StatusOr<std::vector<float>> logits = probed->host->Probe().LogitsAfter(tokens);
+  if (!logits.ok()) return logits.status();
+  const float of_a = (*logits)[a.ids[at]], of_b = (*logits)[b.ids[at]];
+  return absl::StrFormat("logits %.6g and %.6g, %.3g apart", of_a, of_b, std::abs(of_a - of_b));
+}
+
+}  // namespace
+
+absl::Status Overhead(const LadderConfig& config, std::ostream& out) {
+  for (const std::string& engine : config.engines) {
+    absl::StatusOr<Probed> probed =
+        OpenForProbe(config.host, engine, *std::max_element(std::begin(kContexts), std::end(kContexts)));
+    if (!probed.ok()) return probed.status();
+    BackendProbe probe = probed->host->Probe();
+    out << absl::StrFormat("%s as %s launches, on %s: a pass over one token, us\n",
+                           probed->model->served().name, engine, probed->host->info().device)
+        << "| context | pipelined | serialized | of it in Submit | sync cost |\n|---|---|---|---|---|\n";
+    for (const int32_t context : kContexts) {
+      const absl::StatusOr<PassCost> cost = probe.MeasurePass(context, kWarmups, kRepetitions);
+      if (!cost.ok()) return cost.status();
+      out << absl::StrFormat("| %d | %.1f | %.1f | %.1f | %.1f |\n", context, cost->pipelined_s * 1e6,
+                             cost->serialized_s * 1e6, cost->host_s * 1e6,
+                             (cost->serialized_s - cost->pipelined_s) * 1e6);
+    }
+    out.flush();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Parity(std::ostream& out) {
+  const std::string folders[] = {absl::GetFlag(FLAGS_a), absl::GetFlag(FLAGS_b)};
+  absl::StatusOr<Outputs> outputs[2];
+  for (int i = 0; i < 2; ++i) {
+    outputs[i] = ReadOutputs(absl::StrCat(folders[i], "/runs.jsonl.gz"));
+    if (!outputs[i].ok()) return InvalidField(i == 0 ? "--a" : "--b", outputs[i].status().message());
+  }
+  int compared = 0, different = 0;
+  for (const auto& [key, a] : *outputs[0]) {
+    const auto b = outputs[1]->find(key);
+    if (b == outputs[1]->end()) continue;
+    ++compared;
+    const int32_t at = FirstDifference(a, b->second);
+    if (at < 0) continue;
+    ++different;
+    out << absl::StrFormat("%s, sequence %d: token %d is the first that differs", key.first, key.second, at);
+    if (!absl::GetFlag(FLAGS_model).empty()) {
+      const absl::StatusOr<LadderConfig> config = LadderConfigFromFlags();
+      if (!config.ok()) return config.status();
+      const absl::StatusOr<std::string> gap = LogitGap(*config, a, b->second, at);
+      if (!gap.ok()) return gap.status();
+      out << ": " << *gap;
+    }
+    out << std::endl;
+  }
+  if (compared == 0) return absl::FailedPreconditionError("the two have no workload in common");
+  out << compared - different << " of " << compared << " outputs are identical" << std::endl;
+  return different == 0 ? absl::OkStatus()
+                        : absl::FailedPreconditionError(absl::StrCat(different, " outputs differ"));
+}
+
+}  // namespace ridge::bench
