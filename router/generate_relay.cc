@@ -118,6 +118,9 @@ void GenerateRelay::End(const grpc::Status& status) {
   metrics_->RequestEnded(status, SecondsSinceArrival());
   LogDebug("request {} ({}) ended: {} {}", request_.internal_id(), request_.request().request_id(),
            static_cast<int>(status.error_code()), status.error_message());
+  // The worker's own advice; its trailers end here.
+  if (const auto delay = RetryAfter(status); delay.has_value())
+    mutable_client()->AddTrailingMetadata(kRetryTrailer, RetryTrailer(*delay));
   Finish(status);
 }
 

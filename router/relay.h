@@ -55,6 +55,7 @@ class Relay {
   void AttemptEnded(const grpc::Status& status);
 
   const grpc::CallbackServerContext& client() const { return *client_; }
+  grpc::CallbackServerContext* mutable_client() { return client_; }
 
  private:
   virtual std::unique_ptr<Attempt> NewAttempt(Lease lease) = 0;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "common/logging.h"
+#include "common/status.h"
 #include "worker/loop/engine_core.h"
 #include "worker/loop/output_thread.h"
 
@@ -81,24 +82,24 @@ class Engine::Impl {
     absl::MutexLock lock(&mutex_);
     const SequenceId id = output->id = next_id_;
     for (const std::unique_ptr<Sequence>& choice : choices) choice->id = next_id_++;
-    if (load_.draining) {
+    if (absl::Status refusal = Refusal(*choices[0]); !refusal.ok()) {
       OutputItem refused;
       refused.stream = output;
       refused.has_end = true;
-      refused.outcome.status = absl::UnavailableError("the server is draining");
+      refused.outcome.status = std::move(refusal);
       std::vector<OutputItem> items;
       items.push_back(std::move(refused));
       output_.Push(std::move(items));
     } else {
       CountArrival(choices);
-      inbox_.push_back(std::move(choices));
+      Post(std::move(choices));
     }
     return id;
   }
 
   void Send(Message message) {
     absl::MutexLock lock(&mutex_);
-    inbox_.push_back(std::move(message));
+    Post(std::move(message));
   }
 
   void Drain() {
@@ -114,6 +115,11 @@ class Engine::Impl {
     return load;
   }
 
+  int64_t StalledNs() const {
+    absl::MutexLock lock(&mutex_);
+    return working_ || !inbox_.empty() ? clock_->NowNs() - progress_ns_ : 0;
+  }
+
  private:
   // The choices of a request share its prompt.
   void CountArrival(const Choices& choices) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -121,7 +127,28 @@ class Engine::Impl {
     arriving_tokens_ += choices[0]->prompt_tokens();
   }
 
+  // Why a new sequence cannot be taken.
+  absl::Status Refusal(const Sequence& sequence) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (load_.draining) return absl::UnavailableError("the server is draining");
+    const int32_t queued = load_.queued + arriving_;
+    const int64_t tokens = load_.queued_tokens + arriving_tokens_;
+    if (queued < config_.max_queued_requests &&
+        (queued == 0 || tokens + sequence.prompt_tokens() <= config_.max_queued_tokens)) {
+      return absl::OkStatus();
+    }
+    return Overloaded("QUEUE_FULL",
+                      absl::StrFormat("the queue is full: %d requests with %d tokens wait", queued, tokens),
+                      RetryDelay(queued, config_.max_running));
+  }
+
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !inbox_.empty(); }
+
+  template <typename T>
+  void Post(T message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // An engine that had nothing to do begins to owe progress.
+    if (!working_ && inbox_.empty()) progress_ns_ = clock_->NowNs();
+    inbox_.emplace_back(std::move(message));
+  }
 
   void Run() {
     bool idle = false;
@@ -131,6 +158,7 @@ class Engine::Impl {
       {
         absl::MutexLock lock(&mutex_);
         if (idle) mutex_.Await(absl::Condition(this, &Impl::HasWork));
+        working_ |= !inbox_.empty();
         messages.swap(inbox_);
         stopping = stopping_;
       }
@@ -153,12 +181,23 @@ class Engine::Impl {
   }
 
   bool RunOnce() {
-    absl::StatusOr<bool> worked = core_.RunOnce();
+    core_.BeginSteps();
+    TakeLoad();  // who was admitted does not wait any more, however long the step takes
+    absl::StatusOr<bool> worked = core_.FinishStep();
     if (!worked.ok()) {
       // Nothing on the device can be trusted any more; the router continues the streams elsewhere.
       LogError("the device is lost: {}", worked.status().ToString());
       std::_Exit(EXIT_FAILURE);
     }
+    TakeLoad();
+    absl::MutexLock lock(&mutex_);
+    const bool rests = load_.running == 0 && load_.queued == 0;
+    working_ = *worked || !rests;
+    if (*worked || rests) progress_ns_ = clock_->NowNs();
+    return *worked;
+  }
+
+  void TakeLoad() {
     const EngineLoad load = core_.Load();
     absl::MutexLock lock(&mutex_);
     const bool draining = load_.draining;
@@ -170,7 +209,6 @@ class Engine::Impl {
     for (const Message& message : inbox_) {
       if (const auto* choices = std::get_if<Choices>(&message)) CountArrival(*choices);
     }
-    return *worked;
   }
 
   // An idle engine has the time to find out that memory was lost, before it serves from it for days.
@@ -186,6 +224,8 @@ class Engine::Impl {
   mutable absl::Mutex mutex_;
   std::vector<Message> inbox_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool working_ ABSL_GUARDED_BY(mutex_) = false;     // the engine thread has something to do
+  int64_t progress_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // last sign of progress, while there is something to do
   SequenceId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);
   int32_t arriving_ ABSL_GUARDED_BY(mutex_) = 0;  // in the inbox
@@ -220,6 +260,10 @@ void Engine::Cancel(SequenceId id, absl::Status why) {
 
 void Engine::Drain() {
   impl_->Drain();
+}
+
+int64_t Engine::StalledNs() const {
+  return impl_->StalledNs();
 }
 
 EngineLoad Engine::Load() const {

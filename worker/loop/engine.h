@@ -5,10 +5,12 @@
 // owns its sequences and shares each sink with the caller; backend, clock and metrics outlive it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/clock.h"
 #include "worker/backend/backend.h"
 #include "worker/decision/engine_policy.h"
@@ -19,13 +21,21 @@ namespace ridge::worker {
 class EngineMetrics;
 
 struct EngineConfig {
-  int32_t num_blocks = 0;      // KV blocks that the backend reserved
-  int32_t max_running = 64;    // sequences in one step; the backend's slots
-  int32_t step_tokens = 512;   // rows of one step, decode and prefill together
-  int32_t chunk_tokens = 512;  // most rows of one sequence's prefill in one step
-  EnginePolicy policy = {};    // of its launch the number of steps in flight is the engine's
-  int32_t max_context = 0;     // tokens of a slot, where memory is by slots
+  int32_t num_blocks = 0;                   // KV blocks that the backend reserved
+  int32_t max_running = 64;                 // sequences in one step; the backend's slots
+  int32_t step_tokens = 512;                // rows of one step, decode and prefill together
+  int32_t chunk_tokens = 512;               // most rows of one sequence's prefill in one step
+  int32_t max_queued_requests = INT32_MAX;  // that wait; more are refused
+  int64_t max_queued_tokens = INT64_MAX;    // prompt tokens that wait; one request always may
+  int64_t queue_timeout_ns = INT64_MAX;     // for the first admission; who waited longer is refused
+  EnginePolicy policy = {};                 // of its launch the number of steps in flight is the engine's
+  int32_t max_context = 0;                  // tokens of a slot, where memory is by slots
 };
+
+// When a request that was refused may try again: a second for each full batch that waits, at most 30.
+inline absl::Duration RetryDelay(int32_t queued, int32_t max_running) {
+  return absl::Seconds(std::min(30, 1 + queued / max_running));
+}
 
 // A snapshot for load reports and readiness.
 struct EngineLoad {
@@ -49,7 +59,8 @@ class Engine {
   absl::Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
   // Queues a request of so many choices, each of which must fit; its sink hears of it exactly one OnEnd,
-  // whatever happens. Choice i has the number i in its draws. Returns the request's id.
+  // whatever happens; where the queue is full that is RESOURCE_EXHAUSTED and when to try again. Choice i has
+  // the number i in its draws. Returns the request's id.
   SequenceId Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink, int32_t num_choices = 1);
 
   // Ends a request within one step; unknown and ended ids are ignored.
@@ -59,6 +70,10 @@ class Engine {
   void Drain();
 
   EngineLoad Load() const;
+
+  // For how long there has been work and no step has ended: a device or an engine that hangs. 0 while steps
+  // make progress and where there is nothing to do.
+  int64_t StalledNs() const;
 
  private:
   class Impl;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/status.h"
 
 namespace ridge::worker {
 namespace {
@@ -46,6 +47,8 @@ void EngineCore::Add(std::vector<std::unique_ptr<Sequence>> choices) {
   Request& request = requests_[first];
   request.deadline_ns = spec.deadline_ns;
   if (spec.deadline_ns != INT64_MAX) deadlines_.emplace(spec.deadline_ns, first);
+  if (config_.queue_timeout_ns != INT64_MAX)
+    queue_limits_.emplace_back(clock_->NowNs() + config_.queue_timeout_ns, first);
   for (const std::unique_ptr<Sequence>& choice : choices) {
     choice->first_choice = first;
     request.choices.push_back(choice.get());
@@ -87,9 +90,12 @@ void EngineCore::CancelAll(const absl::Status& why) {
   for (SequenceId id : ids) Cancel(id, why);
 }
 
-absl::StatusOr<bool> EngineCore::RunOnce() {
+void EngineCore::BeginSteps() {
   EndExpired();
   SubmitSteps();
+}
+
+absl::StatusOr<bool> EngineCore::FinishStep() {
   const bool worked = !in_flight_.empty();
   if (worked) {
     absl::Status status = CollectStep();
@@ -104,6 +110,15 @@ void EngineCore::EndExpired() {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
     // Ending the sequence takes its deadline out.
     Cancel(deadlines_.begin()->second, absl::DeadlineExceededError("the request's deadline passed"));
+  }
+  for (; !queue_limits_.empty() && queue_limits_.front().first <= now_ns; queue_limits_.pop_front()) {
+    const auto it = requests_.find(queue_limits_.front().second);
+    if (it == requests_.end()) continue;
+    const std::vector<Sequence*>& choices = it->second.choices;
+    if (std::any_of(choices.begin(), choices.end(), [](const Sequence* s) { return s->admitted_ns != 0; }))
+      continue;
+    Cancel(it->first, Overloaded("QUEUE_TIMEOUT", "the request waited too long for its turn",
+                                 RetryDelay(scheduler_.num_waiting(), config_.max_running)));
   }
 }
 

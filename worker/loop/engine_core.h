@@ -54,9 +54,17 @@ class EngineCore {
 
   void CancelAll(const absl::Status& why);
 
-  // Ends what is past its deadline, submits up to steps_in_flight steps and collects the oldest. False where
-  // there was nothing to do. An error means that the device is lost.
-  absl::StatusOr<bool> RunOnce();
+  // Ends what is past its time and submits steps, as many as may be in flight.
+  void BeginSteps();
+
+  // Collects the oldest step in flight; false where there is none. An error means that the device is lost.
+  absl::StatusOr<bool> FinishStep();
+
+  // Both.
+  absl::StatusOr<bool> RunOnce() {
+    BeginSteps();
+    return FinishStep();
+  }
 
   EngineLoad Load() const;
   const EngineTotals& totals() const { return totals_; }
@@ -119,6 +127,8 @@ class EngineCore {
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   absl::flat_hash_map<SequenceId, Request> requests_;   // by the id of their first choice
   std::set<std::pair<int64_t, SequenceId>> deadlines_;  // of requests that have one and did not end
+  // When each request must have been admitted, in the order of arrival, where there is such a limit.
+  std::deque<std::pair<int64_t, SequenceId>> queue_limits_;
   std::deque<InFlightStep> in_flight_;
   int64_t last_collected_ns_ = 0;
   EngineTotals totals_;

@@ -12,7 +12,8 @@ constexpr char kRequestSuccess[] = "ridge_request_success_total";
 constexpr char kRequestSuccessHelp[] = "Requests that ended, by reason; each request counts once.";
 
 // Every value of the label finished_reason.
-constexpr const char* kFinishedReasons[] = {"stop", "length", "context", "cancelled", "deadline", "error"};
+constexpr const char* kFinishedReasons[] = {"stop",     "length",   "context", "cancelled",
+                                            "deadline", "overload", "error"};
 
 std::string FinishedReason(const Outcome& outcome) {
   switch (outcome.status.code()) {
@@ -22,6 +23,8 @@ std::string FinishedReason(const Outcome& outcome) {
       return "cancelled";
     case absl::StatusCode::kDeadlineExceeded:
       return "deadline";
+    case absl::StatusCode::kResourceExhausted:
+      return "overload";
     default:
       return "error";
   }

@@ -63,6 +63,7 @@ GenerateCall::GenerateCall(const CallEnvironment& environment, Envelope envelope
                            grpc::CallbackServerContext* context)
     : environment_(environment),
       envelope_(envelope),
+      context_(context),
       arrival_ns_(environment.clock->NowNs()),
       arrival_(std::chrono::system_clock::now()),
       deadline_(context->deadline()),
@@ -196,6 +197,8 @@ void GenerateCall::Advance() {
     }
   } else if (outcome_.has_value()) {
     finished_ = true;
+    if (const auto delay = RetryAfter(*outcome_); delay.has_value())
+      context_->AddTrailingMetadata(kRetryTrailer, RetryTrailer(*delay));
     Finish(ToGrpc(*outcome_));
   }
 }

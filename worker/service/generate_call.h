@@ -79,6 +79,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   const CallEnvironment environment_;
   const Envelope envelope_;
+  grpc::CallbackServerContext* const context_;  // until the call is finished
   const int64_t arrival_ns_;
   const WallTime arrival_;
   const WallTime deadline_;

@@ -15,6 +15,12 @@ namespace {
 
 constexpr char kInferenceName[] = "ridge.v1.Inference";
 constexpr char kWorkerName[] = "ridge.v1.Worker";
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(500);
+
+// 0 is no limit.
+int64_t LimitNs(absl::Duration limit) {
+  return limit == absl::ZeroDuration() ? INT64_MAX : absl::ToInt64Nanoseconds(limit);
+}
 
 // Runs a phase of the start and logs how long it took.
 template <typename Function>
@@ -43,6 +49,7 @@ Worker::~Worker() {
     serving_ = false;  // a call to drain may be under way
   }
   // Who calls goes before who is called.
+  watchdog_.reset();
   if (worker_service_ != nullptr) worker_service_->Close();
   ports_.reset();
 }
@@ -113,9 +120,15 @@ void Worker::StartEngine() {
                                                   .max_running = config_.max_batch,
                                                   .step_tokens = config_.step_tokens,
                                                   .chunk_tokens = config_.chunk_tokens,
+                                                  .max_queued_requests = config_.max_queued_requests,
+                                                  .max_queued_tokens = config_.max_queued_tokens,
+                                                  .queue_timeout_ns = LimitNs(config_.queue_timeout),
                                                   .policy = PolicyOf(config_.policy).value(),
                                                   .max_context = model_.context_length},
                                      backend_.get(), RealClock(), &engine_metrics_);
+  watchdog_ = std::make_unique<Watchdog>([engine = engine_.get()] { return engine->StalledNs(); },
+                                         config_.stall_timeout, kWatchInterval,
+                                         [this](bool stalled) { OnStall(stalled); });
   tasks_ = std::make_unique<TaskPool>();
   const CallEnvironment environment{&model_, engine_.get(), tasks_.get(), RealClock(), &open_calls_};
   inference_ = std::make_unique<InferenceService>(environment);
@@ -153,11 +166,22 @@ void Worker::StopAdmission() {
   PublishHealth();
 }
 
+void Worker::OnStall(bool stalled) {
+  if (stalled) {
+    LogError("no step has ended for {}, with work to do: not ready", absl::FormatDuration(config_.stall_timeout));
+  } else {
+    LogWarning("steps make progress again");
+  }
+  absl::MutexLock lock(&mutex_);
+  stalled_ = stalled;
+  PublishHealth();
+}
+
 void Worker::PublishHealth() {
   // A router may ask for a drain before Serve has returned.
   if (!serving_) return;
-  ports_->SetServing(kInferenceName, !draining_);
-  ports_->SetServing(kWorkerName, !draining_);
+  ports_->SetServing(kInferenceName, !draining_ && !stalled_);
+  ports_->SetServing(kWorkerName, !draining_ && !stalled_);
 }
 
 int Worker::Drain() {
@@ -170,7 +194,7 @@ int Worker::Drain() {
 
 bool Worker::Ready() const {
   absl::MutexLock lock(&mutex_);
-  return serving_ && !draining_;
+  return serving_ && !draining_ && !stalled_;
 }
 
 v1::LoadReport Worker::ReportLoad() const {

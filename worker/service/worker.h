@@ -15,6 +15,7 @@
 #include "worker/backend/backend.h"
 #include "worker/loop/engine.h"
 #include "worker/loop/engine_metrics.h"
+#include "worker/loop/watchdog.h"
 #include "worker/model/weight_source.h"
 #include "worker/service/inference_service.h"
 #include "worker/service/served_model.h"
@@ -53,6 +54,7 @@ class Worker {
   absl::Status Serve();
 
   void StopAdmission();
+  void OnStall(bool stalled);
   void PublishHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Ready() const;
   v1::LoadReport ReportLoad() const;
@@ -66,6 +68,7 @@ class Worker {
   mutable absl::Mutex mutex_;
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;  // everything below is there, and the gRPC port is open
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stalled_ ABSL_GUARDED_BY(mutex_) = false;  // the engine makes no progress
 
   ServedModel model_;
   std::unique_ptr<Backend> backend_;
@@ -75,6 +78,7 @@ class Worker {
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<WorkerService> worker_service_;
   std::unique_ptr<ServerPorts> ports_;
+  std::unique_ptr<Watchdog> watchdog_;
 };
 
 }  // namespace ridge::worker

@@ -89,6 +89,14 @@ absl::Status Validate(const WorkerConfig& config) {
   if (status.ok() && config.drain_timeout < absl::ZeroDuration()) {
     return InvalidField("--drain_timeout", "must not be negative");
   }
+  status.Update(CheckRange("--max_queued_requests", config.max_queued_requests, 1, INT32_MAX));
+  status.Update(CheckRange("--max_queued_tokens", config.max_queued_tokens, 1, INT64_MAX));
+  if (status.ok() && config.queue_timeout < absl::ZeroDuration()) {
+    return InvalidField("--queue_timeout", "must not be negative");
+  }
+  if (status.ok() && config.stall_timeout < absl::Seconds(1)) {
+    return InvalidField("--stall_timeout", "must be at least 1s");
+  }
   return status;
 }
 
@@ -101,6 +109,10 @@ std::string ToString(const WorkerConfig& config) {
                       " chunk_tokens=", config.chunk_tokens, " max_context=", config.max_context,
                       " default_sampling=", config.default_sampling, " chat_template=", config.chat_template,
                       " max_message_bytes=", config.max_message_bytes, " log_level=", config.log_level,
+                      " max_queued_requests=", config.max_queued_requests,
+                      " max_queued_tokens=", config.max_queued_tokens,
+                      " queue_timeout=", absl::FormatDuration(config.queue_timeout),
+                      " stall_timeout=", absl::FormatDuration(config.stall_timeout),
                       " drain_timeout=", absl::FormatDuration(config.drain_timeout));
 }
 

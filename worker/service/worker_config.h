@@ -31,6 +31,10 @@ struct WorkerConfig {
   std::string chat_template;                      // family by name; empty: the model's own
   int64_t max_message_bytes = int64_t{16} << 20;  // of one gRPC message; 64 KiB to 1 GiB
   std::string log_level = "info";                 // debug, info, warning, error
+  int max_queued_requests = 4096;                    // that wait; >= 1
+  int64_t max_queued_tokens = int64_t{16} << 20;     // of prompts that wait; >= 1
+  absl::Duration queue_timeout = absl::ZeroDuration();  // before a request's first step; 0: none
+  absl::Duration stall_timeout = absl::Seconds(120);    // without progress until not ready; >= 1 s
   absl::Duration drain_timeout = absl::Seconds(30);  // how long open streams may go on after SIGTERM; >= 0
 };
 

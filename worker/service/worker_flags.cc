@@ -45,6 +45,14 @@ ABSL_FLAG(std::string, chat_template, "",
           "model's own");
 ABSL_FLAG(std::string, max_message_bytes, "16MiB", "largest gRPC message");
 ABSL_FLAG(std::string, log_level, WorkerConfig().log_level, "debug, info, warning or error");
+ABSL_FLAG(int, max_queued_requests, WorkerConfig().max_queued_requests,
+          "requests that may wait; more are refused with RESOURCE_EXHAUSTED");
+ABSL_FLAG(int64_t, max_queued_tokens, WorkerConfig().max_queued_tokens,
+          "prompt tokens that may wait together; one request always may");
+ABSL_FLAG(absl::Duration, queue_timeout, WorkerConfig().queue_timeout,
+          "how long a request may wait before its first step; 0: as long as its deadline allows");
+ABSL_FLAG(absl::Duration, stall_timeout, WorkerConfig().stall_timeout,
+          "not ready where there is work and no step has ended for this long");
 ABSL_FLAG(absl::Duration, drain_timeout, WorkerConfig().drain_timeout,
           "how long open streams may go on after SIGTERM");
 
@@ -74,6 +82,10 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
   config.default_sampling = absl::GetFlag(FLAGS_default_sampling);
   config.chat_template = absl::GetFlag(FLAGS_chat_template);
   config.log_level = absl::GetFlag(FLAGS_log_level);
+  config.max_queued_requests = absl::GetFlag(FLAGS_max_queued_requests);
+  config.max_queued_tokens = absl::GetFlag(FLAGS_max_queued_tokens);
+  config.queue_timeout = absl::GetFlag(FLAGS_queue_timeout);
+  config.stall_timeout = absl::GetFlag(FLAGS_stall_timeout);
   config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   absl::StatusOr<int64_t> kv_bytes = ParseBytes("kv_cache_bytes", absl::GetFlag(FLAGS_kv_cache_bytes));
   if (!kv_bytes.ok()) return kv_bytes.status();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "google/rpc/error.pb.h"
+
 namespace ridge {
 namespace {
 
@@ -46,6 +48,26 @@ TEST(StatusTest, OkStaysOk) {
 TEST(StatusTest, InvalidFieldNamesTheFieldFirst) {
   EXPECT_EQ(InvalidField("sampling.top_p", "must be in (0, 1]"),
             absl::InvalidArgumentError("sampling.top_p: must be in (0, 1]"));
+}
+
+TEST(StatusTest, OverloadSaysWhenToTryAgain) {
+  const absl::Status status = Overloaded("QUEUE_FULL", "8 requests wait", absl::Milliseconds(2500));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RetryAfter(status), absl::Milliseconds(2500));
+  EXPECT_EQ(RetryAfter(absl::ResourceExhaustedError("for good")), std::nullopt);
+
+  const grpc::Status sent = ToGrpc(status);
+  EXPECT_EQ(RetryAfter(sent), absl::Milliseconds(2500));
+  EXPECT_EQ(RetryTrailer(*RetryAfter(sent)), "2500");
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(sent.error_details()));
+  EXPECT_EQ(details.code(), 8);
+  EXPECT_EQ(details.message(), "8 requests wait");
+  google::rpc::ErrorInfo info;
+  ASSERT_TRUE(details.details(0).UnpackTo(&info));
+  EXPECT_EQ(details.details(0).type_url(), "type.googleapis.com/google.rpc.ErrorInfo");
+  EXPECT_EQ(info.reason(), "QUEUE_FULL");
+  EXPECT_EQ(RetryAfter(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "", "no message")), std::nullopt);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_backend.h"
@@ -209,6 +210,23 @@ TEST_F(EngineCoreTest, EndsSequencesAtTheirDeadlineRunningOrWaiting) {
   EXPECT_EQ(outcomes_.at(waiting).status.code(), absl::StatusCode::kDeadlineExceeded);
   RunToEnd();
   EXPECT_EQ(core_->Load().free_blocks, 8);
+}
+
+TEST_F(EngineCoreTest, WhoWaitsTooLongForTheFirstStepIsTurnedAway) {
+  Start({.num_blocks = 8, .max_running = 1, .step_tokens = 16, .chunk_tokens = 16, .queue_timeout_ns = 1000});
+  const SequenceId running = Add(Prompt(5, 0), 20);
+  const SequenceId waiting = Add(Prompt(5, 1), 20);
+  Step();
+  clock_.AdvanceNs(999);
+  Step();
+  EXPECT_THAT(outcomes_, IsEmpty());
+  clock_.AdvanceNs(1);
+  Step();
+  EXPECT_EQ(outcomes_.at(waiting).status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RetryAfter(outcomes_.at(waiting).status), absl::Seconds(2));
+  RunToEnd();
+  EXPECT_TRUE(outcomes_.at(running).status.ok());
+  EXPECT_EQ(tokens_[running].size(), 20u);
 }
 
 TEST_F(EngineCoreTest, EverySequenceEndsOnceUnderRandomCancellation) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "common/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_backend.h"
@@ -39,6 +40,18 @@ class RecordingSink : public TokenSink {
   const size_t stop_after_;
 };
 
+// Its first step does not end before it is told to go on.
+class HeldUpBackend : public FakeBackend {
+ public:
+  absl::StatusOr<StepResult> Collect(StepTicket ticket) override {
+    if (!collecting.HasBeenNotified()) collecting.Notify();
+    go_on.WaitForNotification();
+    return FakeBackend::Collect(ticket);
+  }
+  absl::Notification collecting;
+  absl::Notification go_on;
+};
+
 class EngineTest : public ::testing::Test {
  protected:
   EngineTest() {
@@ -56,7 +69,8 @@ class EngineTest : public ::testing::Test {
   }
 
   void ExpectAllBlocksFree() {
-    for (int i = 0; i < 1000 && engine_->Load().free_blocks != 4096; ++i) absl::SleepFor(absl::Milliseconds(1));
+    for (int i = 0; i < 1000 && engine_->Load().free_blocks != 4096; ++i)
+      absl::SleepFor(absl::Milliseconds(1));
     EXPECT_EQ(engine_->Load().free_blocks, 4096);
   }
 
@@ -141,6 +155,48 @@ TEST_F(EngineTest, CountsWhatItDoes) {
   EXPECT_THAT(text, HasSubstr("ridge_request_success_total{finished_reason=\"length\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("ridge_step_duration_seconds_count{kind=\"decode\"} 9\n"));
   EXPECT_THAT(text, HasSubstr("ridge_step_duration_seconds_count{kind=\"prefill\"} 1\n"));
+}
+
+TEST_F(EngineTest, AFullQueueTurnsRequestsAway) {
+  HeldUpBackend backend;
+  ASSERT_TRUE(backend.Reserve(64, {1, 64}).ok());
+  Engine engine({.num_blocks = 64,
+                 .max_running = 1,
+                 .step_tokens = 64,
+                 .max_queued_requests = 2,
+                 .max_queued_tokens = 10},
+                &backend, RealClock(), &metrics_);
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  const auto submit = [&](int32_t prompt_tokens) {
+    sinks.push_back(std::make_shared<RecordingSink>());
+    engine.Submit(Spec(std::vector<TokenId>(prompt_tokens, 1), 1), sinks.back());
+  };
+  submit(3);
+  backend.collecting.WaitForNotification();  // the first one runs
+  submit(8);
+  submit(3);  // 11 tokens
+  sinks[2]->ended.WaitForNotification();
+  EXPECT_EQ(sinks[2]->outcome.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(sinks[2]->outcome.status.message()), HasSubstr("1 requests with 8 tokens wait"));
+  EXPECT_EQ(RetryAfter(sinks[2]->outcome.status), absl::Seconds(2));
+  submit(2);
+  submit(1);  // a third request
+  sinks[4]->ended.WaitForNotification();
+  EXPECT_EQ(sinks[4]->outcome.status.code(), absl::StatusCode::kResourceExhausted);
+  backend.go_on.Notify();
+  for (int i : {0, 1, 3}) {
+    sinks[i]->ended.WaitForNotification();
+    EXPECT_TRUE(sinks[i]->outcome.status.ok());
+  }
+}
+
+TEST_F(EngineTest, ARequestAloneMayExceedTheTokensThatMayWait) {
+  Engine engine({.num_blocks = 64, .max_running = 1, .step_tokens = 64, .max_queued_tokens = 10}, &backend_,
+                RealClock(), &metrics_);
+  auto sink = std::make_shared<RecordingSink>();
+  engine.Submit(Spec(std::vector<TokenId>(100, 1), 1), sink);
+  sink->ended.WaitForNotification();
+  EXPECT_TRUE(sink->outcome.status.ok());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <map>
 #include <thread>
 
+#include "common/status.h"
 #include "gmock/gmock.h"
 #include "tests/unit/worker/service/service_fixture.h"
 
@@ -331,6 +332,39 @@ TEST_F(InferenceServiceTest, GetModelOfAnotherModelIsNotFound) {
   EXPECT_EQ(
       inference_->GetModel(&context, FromText<v1::GetModelRequest>("model: 'large'"), &response).error_code(),
       grpc::StatusCode::NOT_FOUND);
+}
+
+class FullQueueTest : public ServiceTest {
+ protected:
+  FullQueueTest()
+      : ServiceTest({.num_blocks = kNumBlocks, .max_running = 1, .step_tokens = 64, .max_queued_requests = 1}) {}
+};
+
+TEST_F(FullQueueTest, SaysWhenToTryAgainInTrailerAndDetails) {
+  backend_.Allow(0);
+  const auto request =
+      FromText<v1::GenerateRequest>("prompt_ids { ids: 1 ids: 2 } max_tokens: 3 sampling { temperature: 0 }");
+  grpc::ClientContext running, waiting, refused;
+  const auto first = inference_->Generate(&running, request);
+  while (engine_->Load().running == 0) absl::SleepFor(absl::Milliseconds(1));
+  const auto second = inference_->Generate(&waiting, request);
+  while (engine_->Load().queued == 0) absl::SleepFor(absl::Milliseconds(1));
+  const auto third = inference_->Generate(&refused, request);
+  v1::GenerateResponse message;
+  EXPECT_FALSE(third->Read(&message));
+  const grpc::Status status = third->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "the queue is full: 1 requests with 2 tokens wait");
+  EXPECT_EQ(RetryAfter(status), absl::Seconds(2));
+  const auto& trailers = refused.GetServerTrailingMetadata();
+  ASSERT_EQ(trailers.count("grpc-retry-pushback-ms"), 1u);
+  const grpc::string_ref trailer = trailers.find("grpc-retry-pushback-ms")->second;
+  EXPECT_EQ(std::string(trailer.data(), trailer.size()), "2000");
+  EXPECT_EQ(Finished("overload"), 1);
+  running.TryCancel();
+  waiting.TryCancel();
+  backend_.Allow(INT64_MAX);
+  EXPECT_TRUE(BecomesIdle());
 }
 
 }  // namespace

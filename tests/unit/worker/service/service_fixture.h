@@ -50,9 +50,10 @@ class ServiceTest : public ::testing::Test {
  protected:
   static constexpr int32_t kNumBlocks = 4096;
 
-  ServiceTest() {
-    const EngineConfig config{
-        .num_blocks = kNumBlocks, .max_running = 8, .step_tokens = 64, .chunk_tokens = 64};
+  ServiceTest()
+      : ServiceTest({.num_blocks = kNumBlocks, .max_running = 8, .step_tokens = 64, .chunk_tokens = 64}) {}
+
+  explicit ServiceTest(const EngineConfig& config) {
     EXPECT_TRUE(backend_.Reserve(config.num_blocks, {config.max_running, config.step_tokens}).ok());
     engine_ = std::make_unique<Engine>(config, &backend_, RealClock(), &metrics_);
     const CallEnvironment environment{&model_, engine_.get(), &tasks_, RealClock(), &open_calls_};

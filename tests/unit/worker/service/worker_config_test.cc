@@ -65,7 +65,11 @@ TEST(WorkerConfigTest, ABadValueNamesItsFlag) {
     {"--default_sampling: ", [](WorkerConfig* c) { c->default_sampling = std::string("greedy"); }},
     {"--max_message_bytes: ", [](WorkerConfig* c) { c->max_message_bytes = 1000; }},
     {"--log_level: ", [](WorkerConfig* c) { c->log_level = std::string("loud"); }},
-    {"--drain_timeout: ", [](WorkerConfig* c) { c->drain_timeout = absl::Seconds(-1); }},
+    {"--max_queued_requests: ", [](WorkerConfig* c) { c->max_queued_requests = 0; }},
+      {"--max_queued_tokens: ", [](WorkerConfig* c) { c->max_queued_tokens = 0; }},
+      {"--queue_timeout: ", [](WorkerConfig* c) { c->queue_timeout = absl::Seconds(-1); }},
+      {"--stall_timeout: ", [](WorkerConfig* c) { c->stall_timeout = absl::Milliseconds(10); }},
+      {"--drain_timeout: ", [](WorkerConfig* c) { c->drain_timeout = absl::Seconds(-1); }},
   };
   for (const BadValue& bad : bad_values) {
     WorkerConfig config = Valid();
