@@ -4,20 +4,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/ask.h"
-#include "bench/flags/shared_flags.h"
+#include "bench/ladder/draw_command.h"
 #include "bench/ladder/ladder.h"
 #include "bench/ladder/probe_commands.h"
 #include "bench/measure/pass_flags.h"
 #include "bench/roofline_command.h"
 #include "bench/serve/serve_load.h"
-#include "bench/workload/draw.h"
 #include "common/flags.h"
 #include "common/logging.h"
-#include "common/status.h"
 
 namespace {
 
@@ -67,21 +64,6 @@ absl::Status RunServeLoad() {
   return ridge::bench::ServeLoad(*config, *flags, std::cerr);
 }
 
-// Freezes what the flags draw or read.
-absl::Status RunDraw() {
-  const absl::StatusOr<ridge::bench::PassFlags> flags = ridge::bench::PassFlagsFromFlags();
-  if (!flags.ok()) return flags.status();
-  ridge::bench::Workload workload = flags->pass.workload;
-  if (!flags->rates.empty()) {
-    const double first = flags->rates.front(),
-                 last = flags->pass.last_rate > 0 ? flags->pass.last_rate : first;
-    ridge::bench::SetArrivals({first, last, flags->pass.burstiness, flags->pass.seed}, &workload);
-  }
-  const std::string out = absl::GetFlag(FLAGS_out);
-  if (out.empty()) return ridge::InvalidField("--out", "required: the file to write");
-  return ridge::bench::WriteWorkload(workload, out);
-}
-
 constexpr Subcommand kSubcommands[] = {
     {"ask", "send one request and stream the answer: --prompt TEXT, --chat TEXT or --prompt_ids 1,2,3",
      RunAsk},
@@ -92,7 +74,8 @@ constexpr Subcommand kSubcommands[] = {
      RunArrivals},
     {"serve-load", "load on a running service: --target, --rates or --in_flight or --goodput, --out",
      RunServeLoad},
-    {"draw", "freeze a workload to a file: --requests, --rates, --mooncake, --burstgpt, --out FILE", RunDraw},
+    {"draw", "freeze a workload to a file: --requests, --rates, --mooncake, --burstgpt, --out FILE",
+     ridge::bench::Draw},
     {"overhead", "what a pass over one token costs, and what of it is the host's: --model, --device",
      RunOverhead},
     {"parity", "compare two folders of records token for token: --a, --b, --model for the gap", RunParity},

@@ -16,7 +16,7 @@ build_packages=(
   libhwy-dev libpcre2-dev libutf8proc-dev libbenchmark-dev zlib1g-dev
 )
 model_packages=(ca-certificates curl python3 python3-pip)
-test_packages=(libgtest-dev libgmock-dev python3-venv)
+test_packages=(libgtest-dev libgmock-dev python3-venv python3-aiohttp)
 
 say() { echo "install-packages: $*" >&2; }
 

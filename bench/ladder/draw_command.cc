@@ -1,0 +1,60 @@
+#include "bench/ladder/draw_command.h"
+
+#include <fstream>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "bench/flags/shared_flags.h"
+#include "bench/ladder/engine_host.h"
+#include "bench/measure/pass_flags.h"
+#include "bench/records/gzip_file.h"
+#include "bench/workload/draw.h"
+#include "common/status.h"
+#include "nlohmann/json.hpp"
+
+namespace ridge::bench {
+namespace {
+
+absl::Status WritePrompts(const Workload& workload, const std::string& path) {
+  HostConfig config;
+  config.model = absl::GetFlag(FLAGS_model);
+  const absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(config);
+  if (!model.ok()) return model.status();
+  const absl::StatusOr<std::string> source = ReadGzip(absl::GetFlag(FLAGS_source));
+  if (!source.ok()) return InvalidField("--source", source.status().message());
+  Prompts prompts = (*model)->MakePrompts(*source);
+  nlohmann::ordered_json by_label = nlohmann::ordered_json::object();
+  for (const WorkItem& item : workload.items) {
+    if (!item.prefix_blocks.empty())
+      return InvalidField("--model", "prompts of a trace have no labels of their own");
+    if (by_label.contains(item.label)) continue;
+    absl::StatusOr<Prompt> prompt = prompts.For(item);
+    if (!prompt.ok()) return prompt.status();
+    by_label[item.label] = {{"ids", std::move(prompt->ids)}, {"text", std::move(prompt->text)}};
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << by_label.dump() << '\n';
+  file.close();
+  return file ? absl::OkStatus() : InvalidField("--out", absl::StrCat(path, ": cannot be written"));
+}
+
+}  // namespace
+
+absl::Status Draw() {
+  absl::StatusOr<PassFlags> flags = PassFlagsFromFlags();
+  if (!flags.ok()) return flags.status();
+  Workload& workload = flags->pass.workload;
+  if (!flags->rates.empty()) {
+    const double first = flags->rates.front(),
+                 last = flags->pass.last_rate > 0 ? flags->pass.last_rate : first;
+    SetArrivals({first, last, flags->pass.burstiness, flags->pass.seed}, &workload);
+  }
+  const std::string out = absl::GetFlag(FLAGS_out);
+  if (out.empty()) return InvalidField("--out", "required: the file to write");
+  absl::Status status = WriteWorkload(workload, out);
+  if (status.ok() && !absl::GetFlag(FLAGS_model).empty())
+    status = WritePrompts(workload, absl::StrCat(out, ".prompts.json"));
+  return status;
+}
+
+}  // namespace ridge::bench
