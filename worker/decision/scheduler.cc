@@ -124,6 +124,7 @@ void Scheduler::ReleaseHeld() {
 }
 
 ScheduledStep Scheduler::Plan(int64_t now_ns) {
+  now_ns_ = now_ns;
   ScheduledStep step;
   for (Sequence* sequence : forks_.Begin()) waiting_.Add(sequence);
   // A batch has drained.
@@ -293,7 +294,7 @@ bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
     if (victim == nullptr) return false;
     Preempt(victim);
   }
-  waiting_.Remove(sequence);
+  waiting_.Admit(sequence, now_ns_);
   forks_.OnAdmitted(sequence);
   sequence->state = SequenceState::kRunning;
   sequence->slot = free_slots_.back();

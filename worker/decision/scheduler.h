@@ -141,6 +141,7 @@ class Scheduler {
   int32_t batch_tokens_ = 0;       // of each sequence of the batch at its limit
   int32_t batch_width_ = 0;        // positions that its rows have come to
   int32_t padding_left_ = 0;       // padded rows of admitted prompts that are still to be computed
+  int64_t now_ns_ = 0;             // of the plan that is being written
   bool last_was_prefill_ = false;  // of separate steps
 };
 

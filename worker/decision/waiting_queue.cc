@@ -1,5 +1,6 @@
 #include "worker/decision/waiting_queue.h"
 
+#include <algorithm>
 #include <tuple>
 
 #include "common/check.h"
@@ -7,31 +8,38 @@
 namespace ridge::worker {
 
 void WaitingQueue::Add(Sequence* sequence) {
-  const bool added =
-      lines_[{sequence->tenant, sequence->spec.priority}].emplace(sequence->id, sequence).second;
-  RIDGE_CHECK(added);
+  Line& line = lines_[{sequence->tenant, sequence->spec.priority}];
+  RIDGE_CHECK(line.sequences.emplace(sequence->id, sequence).second);
   ++size_;
   tokens_ += sequence->prompt_tokens();
 }
 
 void WaitingQueue::Remove(Sequence* sequence) {
   const auto line = lines_.find({sequence->tenant, sequence->spec.priority});
-  RIDGE_CHECK(line != lines_.end() && line->second.erase(sequence->id) == 1);
-  if (line->second.empty()) lines_.erase(line);
+  RIDGE_CHECK(line != lines_.end() && line->second.sequences.erase(sequence->id) == 1);
+  if (line->second.sequences.empty()) lines_.erase(line);
   --size_;
   tokens_ -= sequence->prompt_tokens();
 }
 
+void WaitingQueue::Admit(Sequence* sequence, int64_t now_ns) {
+  lines_.at({sequence->tenant, sequence->spec.priority}).admitted_ns = now_ns;
+  Remove(sequence);
+}
+
 Sequence* WaitingQueue::Next(int64_t now_ns) const {
   // Smallest first.
-  const auto rank = [now_ns](const Sequence& sequence) {
-    const int64_t priority = sequence.spec.priority + (now_ns - sequence.spec.arrival_ns) / kAgeingNs;
-    return std::tuple(-priority, sequence.tenant->served_rows, sequence.id);
-  };
+  using Rank = std::tuple<int64_t, int64_t, SequenceId>;
   Sequence* next = nullptr;
+  Rank first;
   for (const auto& [key, line] : lines_) {
-    Sequence* head = line.begin()->second;
-    if (next == nullptr || rank(*head) < rank(*next)) next = head;
+    Sequence* head = line.sequences.begin()->second;
+    const int64_t waited_ns = now_ns - std::max(head->spec.arrival_ns, line.admitted_ns);
+    const Rank rank(-(head->spec.priority + waited_ns / kAgeingNs), head->tenant->served_rows, head->id);
+    if (next == nullptr || rank < first) {
+      next = head;
+      first = rank;
+    }
   }
   return next;
 }

@@ -1,6 +1,7 @@
-// The sequences that wait, and which of them comes next: the highest priority first, where a class gains one
-// for every kAgeingNs that its oldest sequence has waited, so that none waits for ever; among equals the
-// tenant that was served least; then the oldest.
+// The sequences that wait, and which of them comes next: the highest priority first; among equals the tenant
+// that was served least; then the oldest. A tenant's class gains one for every kAgeingNs that its oldest
+// sequence has waited without anyone of the class being admitted, so that none waits for ever, and a long
+// line does not come before other tenants for its length.
 //
 // Threads: engine thread only. Ownership: sequences and tenants belong to others.
 #pragma once
@@ -22,6 +23,9 @@ class WaitingQueue {
   void Add(Sequence* sequence);
   void Remove(Sequence* sequence);
 
+  // Takes out one that is admitted.
+  void Admit(Sequence* sequence, int64_t now_ns);
+
   // The sequence that comes next; null where none waits. Linear in the number of tenants and classes that
   // wait.
   Sequence* Next(int64_t now_ns) const;
@@ -31,7 +35,11 @@ class WaitingQueue {
   int64_t tokens() const { return tokens_; }
 
  private:
-  using Line = std::map<SequenceId, Sequence*>;  // one tenant's of one class, in the order of arrival
+  // One tenant's of one class.
+  struct Line {
+    std::map<SequenceId, Sequence*> sequences;  // in the order of arrival
+    int64_t admitted_ns = INT64_MIN;            // when one of them was, the last time
+  };
 
   std::map<std::pair<const Tenant*, int32_t>, Line> lines_;  // none is empty
   int32_t size_ = 0;

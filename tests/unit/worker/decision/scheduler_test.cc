@@ -335,6 +335,18 @@ TEST_F(SchedulerTest, ATenantThatHoldsAllSlotsGivesOneUp) {
   EXPECT_EQ(scheduler_->preemptions(), 1);
 }
 
+TEST_F(SchedulerTest, ALongLineDoesNotComeBeforeAnotherTenantForItsAge) {
+  Start(8, {.max_running = 1, .step_tokens = 16, .chunk_tokens = 16});
+  for (int i = 0; i < 3; ++i) Add(16, 1, "flood");
+  now_ns_ = 3 * WaitingQueue::kAgeingNs;
+  PlanAndCollect();  // the first of them is served; the second has waited as long
+  Sequence* other = Add(16, 1, "other");
+  other->spec.arrival_ns = now_ns_;
+  PlanAndCollect();  // a newcomer is as much served as the others; then the oldest comes first
+  const ScheduledStep step = PlanAndCollect();
+  EXPECT_THAT(step.sequences, ElementsAre(other));
+}
+
 TEST_F(SchedulerTest, APriorityGoesFirstAndAgeingCatchesUp) {
   Start(64, {.max_running = 1, .step_tokens = 64, .chunk_tokens = 64});
   Sequence* running = Add(8, 2);
