@@ -23,6 +23,7 @@ ALLOWED = {
     "bench/records": {"common"},
     "bench/kernels": {"common", "kernels", "worker/backend", "worker/backend/cpu", "worker/backend/cuda", "worker/model"},
     "bench/backend": {"bench/kernels", "common", "kernels", "worker/backend", "worker/backend/cpu", "worker/model"},
+    "bench/engine": {"common", "worker/backend", "worker/backend/simulated", "worker/decision", "worker/loop", "worker/memory", "worker/model"},
     "bench/load": {"common", "worker/backend", "worker/backend/cpu", "worker/model"},
     "bench/tokenizer": {"worker/text"},
     "bench/flags": set(),

@@ -1,0 +1,148 @@
+// What the engine itself costs, on a simulated device that takes no time: the engine thread's part of a step,
+// the rate of scheduling and output together, and the prefix cache. One JSON object a line.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "common/check.h"
+#include "worker/backend/simulated/simulated_backend.h"
+#include "worker/loop/engine.h"
+#include "worker/loop/engine_core.h"
+#include "worker/loop/engine_metrics.h"
+#include "worker/model/open_model.h"
+
+namespace ridge::worker {
+namespace {
+
+constexpr int32_t kRunning = 256;
+constexpr int32_t kPromptTokens = 64;
+constexpr int32_t kNewTokens = 1024;
+constexpr EngineConfig kConfig{
+    .num_blocks = kRunning * 80, .max_running = kRunning, .step_tokens = 2048, .chunk_tokens = 512};
+
+double NowUs() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::unique_ptr<SimulatedBackend> Device() {
+  const ModelConfig model = OpenModel("synthetic:qwen2.5-1.5b").value()->config();
+  auto backend = std::make_unique<SimulatedBackend>(LoadCard("zero").value(), model, SimulatedOptions{});
+  RIDGE_CHECK(backend->Reserve(kConfig.num_blocks, {kConfig.max_running, kConfig.step_tokens}).ok());
+  return backend;
+}
+
+SequenceSpec Spec(int32_t number) {
+  SequenceSpec spec;
+  for (int32_t i = 0; i < kPromptTokens; ++i) spec.prompt.push_back((number * 997 + i) % 150'000);
+  spec.max_tokens = kNewTokens;
+  return spec;
+}
+
+// The engine thread alone: plan, submit, collect and hand out a step of 256 decode rows.
+void MeasureStep(bool prefix_cache) {
+  const std::unique_ptr<SimulatedBackend> device = Device();
+  MetricsRegistry registry;
+  EngineMetrics metrics(&registry);
+  EngineConfig config = kConfig;
+  config.policy.prefix_cache = prefix_cache;
+  EngineCore core(config, device.get(), RealClock(), &metrics, [](const std::vector<OutputItem>&) {});
+  for (int32_t i = 0; i < kRunning; ++i) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->id = static_cast<SequenceId>(i) + 1;
+    sequence->spec = Spec(i);
+    sequence->output = std::make_shared<OutputStream>();
+    core.Add(std::move(sequence));
+  }
+  for (int i = 0; i < 50; ++i) RIDGE_CHECK(core.RunOnce().value());
+  constexpr int kSteps = 800;
+  const int64_t rows = core.totals().rows;
+  const double begin_us = NowUs();
+  for (int i = 0; i < kSteps; ++i) RIDGE_CHECK(core.RunOnce().value());
+  const double step_us = (NowUs() - begin_us) / kSteps;
+  RIDGE_CHECK(core.totals().rows - rows == int64_t{kSteps} * kRunning);
+  std::printf("{\"step_us\": %.1f, \"running\": %d, \"prefix_cache\": %s}\n", step_us, kRunning,
+              prefix_cache ? "true" : "false");
+}
+
+// Counts, as a stream without text would.
+class CountingSink : public TokenSink {
+ public:
+  CountingSink(std::atomic<int64_t>* tokens, absl::BlockingCounter* open) : tokens_(tokens), open_(open) {}
+  bool OnToken(const TokenEvent&) override {
+    tokens_->fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  void OnEnd(const Outcome&) override { open_->DecrementCount(); }
+
+ private:
+  std::atomic<int64_t>* const tokens_;
+  absl::BlockingCounter* const open_;
+};
+
+// Engine thread and output thread together.
+void MeasureEngine() {
+  const std::unique_ptr<SimulatedBackend> device = Device();
+  MetricsRegistry registry;
+  EngineMetrics metrics(&registry);
+  std::atomic<int64_t> tokens = 0;
+  absl::BlockingCounter open(2 * kRunning);
+  Engine engine(kConfig, device.get(), RealClock(), &metrics);
+  const double begin_us = NowUs();
+  for (int32_t i = 0; i < 2 * kRunning; ++i)
+    engine.Submit(Spec(i), std::make_shared<CountingSink>(&tokens, &open));
+  open.Wait();
+  std::printf("{\"tokens_per_second\": %.0f, \"tokens\": %ld}\n",
+              static_cast<double>(tokens.load()) / (NowUs() - begin_us) * 1e6,
+              static_cast<long>(tokens.load()));
+}
+
+// Prompts that are not found: look-up, and publishing of each block; then prompts that are.
+void MeasurePrefixCache() {
+  constexpr int32_t kPrompts = 60;
+  constexpr int32_t kBlocks = 256;  // of each prompt: 4,096 tokens
+  BlockPool pool(kPrompts * kBlocks);
+  PrefixCache cache(&pool);
+  std::vector<std::vector<TokenId>> prompts(kPrompts);
+  for (int32_t p = 0; p < kPrompts; ++p) {
+    for (int32_t i = 0; i < kBlocks * kBlockTokens; ++i) prompts[p].push_back((p * 50'021 + i * 7) % 150'000);
+  }
+  double publish_us = 0, miss_us = 0, hit_us = 0;
+  for (const std::vector<TokenId>& prompt : prompts) {
+    double begin_us = NowUs();
+    PrefixCache::Match match = cache.Find("", prompt);
+    miss_us += NowUs() - begin_us;
+    const std::vector<BlockId> blocks = pool.Allocate(kBlocks);
+    begin_us = NowUs();
+    for (int32_t b = 0; b < kBlocks; ++b) {
+      match.node = cache.Publish(
+          match.node, absl::MakeConstSpan(prompt).subspan(b * kBlockTokens, kBlockTokens), blocks[b]);
+    }
+    publish_us += NowUs() - begin_us;
+    pool.Release(blocks);
+  }
+  for (const std::vector<TokenId>& prompt : prompts) {
+    const double begin_us = NowUs();
+    const PrefixCache::Match match = cache.Find("", prompt);
+    hit_us += NowUs() - begin_us;
+    RIDGE_CHECK(match.blocks.size() == kBlocks);
+    pool.Release(match.blocks);
+  }
+  std::printf("{\"publish_us_per_block\": %.3f, \"hit_us_per_block\": %.3f, \"miss_us_per_prompt\": %.3f}\n",
+              publish_us / (kPrompts * kBlocks), hit_us / (kPrompts * kBlocks), miss_us / kPrompts);
+}
+
+}  // namespace
+}  // namespace ridge::worker
+
+int main() {
+  ridge::worker::MeasureStep(true);
+  ridge::worker::MeasureStep(false);
+  ridge::worker::MeasureEngine();
+  ridge::worker::MeasurePrefixCache();
+  return 0;
+}
