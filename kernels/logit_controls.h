@@ -43,7 +43,7 @@ struct LogitBias {
 };
 
 // A set of ids as bits: id is bit id % 32 of word id / 32.
-inline constexpr int64_t MaskWords(int64_t vocab) {
+RIDGE_HD inline constexpr int64_t MaskWords(int64_t vocab) {
   return (vocab + 31) / 32;
 }
 

@@ -1,9 +1,12 @@
-// A token a row of logits, as kernels/sampling.h defines it, in up to five kernels:
+// A token a row of logits, as kernels/sampling.h defines it, in up to eight kernels:
+//   the controls (sampling_controls.cu) for rows that have any, and TopParts for rows that report the most
+//   likely
+//               tokens: the first ones of each part of a row;
 //   SliceStats  per part of a row: the largest logit; per slice of 256 ids what log-sum-exp needs;
 //   the filter  (sampling_filter.cu) for rows with top_k or top_p;
 //   Draw        per part: the largest logit / temperature + noise of the kept ids;
 //   Finish      per row: the token, and its log-probability: slices are folded in ascending order, as
-//               reference::LogSumExp folds them.
+//               reference::LogSumExp folds them. And the most likely tokens, from those of the parts.
 // Greedy rows leave the filter and Draw at once.
 //
 // Geometry: 256 threads a part of 4,096 ids; 256 threads a row for Finish. Shared memory: 8 bytes a slice for
@@ -13,6 +16,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/sampling_controls.h"
 #include "kernels/cuda/sampling_filter.h"
 #include "kernels/cuda/sampling_row.cuh"
 #include "kernels/sampling.h"
@@ -44,23 +48,29 @@ __global__ void __launch_bounds__(kThreads)
   const SampleRow target = args.rows[row];
   if (target.slot < 0) return;
   const float* logits = args.logits + row * args.row_stride;
+  const float* controlled = RowLogits(args, row, target);
   const int slice = part * kPartSlices + threadIdx.x / kVirtualLanes, lane = threadIdx.x % kVirtualLanes;
   float values[kLaneIds];
+  float largest = -INFINITY;  // after controls
   uint64_t best = kNoCandidate;
 #pragma unroll
   for (int i = 0; i < kLaneIds; ++i) {
     const int id = slice * kVocabularySlice + i * kVirtualLanes + lane;
     values[i] = id < args.vocab ? logits[id] : -INFINITY;
-    if (id < args.vocab) best = max(best, PackCandidate(values[i], id));
+    const float sampled = target.controlled != 0 && id < args.vocab ? controlled[id] : values[i];
+    largest = fmaxf(largest, sampled);
+    if (id < args.vocab) best = max(best, PackCandidate(sampled, id));
   }
   float slice_max = values[0];
 #pragma unroll
   for (int i = 1; i < kLaneIds; ++i) slice_max = fmaxf(slice_max, values[i]);
 #pragma unroll
-  for (int offset = kVirtualLanes / 2; offset >= 1; offset /= 2)
+  for (int offset = kVirtualLanes / 2; offset >= 1; offset /= 2) {
     slice_max = fmaxf(slice_max, __shfl_xor_sync(0xFFFFFFFFu, slice_max, offset));
+    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, offset));
+  }
   float sum = 0.0f;
-  if (args.slots[target.slot].logprobs != 0) {
+  if (Reports(args.slots[target.slot], target)) {
 #pragma unroll
     for (int i = 0; i < kLaneIds; ++i) {
       if (slice * kVocabularySlice + i * kVirtualLanes + lane < args.vocab)
@@ -71,6 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0 && slice < buffers.slices) {
     buffers.slice_max[static_cast<int64_t>(row) * buffers.slices + slice] = slice_max;
     buffers.slice_sum[static_cast<int64_t>(row) * buffers.slices + slice] = sum;
+    buffers.slice_best[static_cast<int64_t>(row) * buffers.slices + slice] = largest;
   }
   best = BlockMax(best, shared);
   if (threadIdx.x == 0) buffers.part_best[row * buffers.parts + part] = best;
@@ -97,10 +108,10 @@ __global__ void __launch_bounds__(kThreads)
   const SampleRow target = args.rows[row];
   if (target.slot < 0) return;
   const uint64_t row_best = RowBest(buffers.part_best + row * buffers.parts, buffers.parts);
-  const RowSampler sampler(args.slots[target.slot], target.position, row_best);
+  const RowSampler sampler(args.slots[target.slot], target, row_best);
   if (sampler.greedy) return;
   const uint64_t threshold = sampler.Filters() ? buffers.threshold[row] : kNoCandidate;
-  const float* logits = args.logits + row * args.row_stride;
+  const float* logits = RowLogits(args, row, target);
   // Most ids are ruled out by the top one's draw before their noise is computed, many before their word is.
   const int32_t top = CandidateId(row_best);
   float best_value = __fadd_rn(sampler.max_x, GumbelFromWord(NoiseWords(sampler, top)[top & 3]));
@@ -167,6 +178,60 @@ __device__ float FoldSlices(const float* slice_max, const float* slice_sum, int 
   return __fadd_rn(total_max, Log(sum));
 }
 
+// Per part of a row: its first candidates by raw logit, in order, as many as the row reports.
+__global__ void __launch_bounds__(kThreads) TopPartsKernel(const __grid_constant__ SamplingArgs args,
+                                                           const __grid_constant__ SamplingBuffers buffers) {
+  __shared__ uint64_t shared[32];
+  WaitForPriorKernel();
+  LaunchNextKernel();
+  const int row = blockIdx.y, part = blockIdx.x;
+  const SampleRow target = args.rows[row];
+  if (target.slot < 0) return;
+  const int count = NumTop(args.slots[target.slot], target);
+  if (count == 0) return;
+  const float* logits = args.logits + row * args.row_stride;
+  constexpr int kEach = kPart / kThreads;
+  uint64_t candidates[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int id = part * kPart + i * kThreads + static_cast<int>(threadIdx.x);
+    candidates[i] = id < args.vocab ? PackCandidate(logits[id], id) : kNoCandidate;
+  }
+  uint64_t* to = buffers.part_top + (static_cast<int64_t>(row) * buffers.parts + part) * kMaxTopLogprobs;
+  uint64_t previous = UINT64_MAX;
+  for (int rank = 0; rank < count; ++rank) {
+    uint64_t best = kNoCandidate;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (candidates[i] < previous) best = max(best, candidates[i]);
+    }
+    previous = BlockMax(best, shared);
+    if (threadIdx.x == 0) to[rank] = previous;
+    __syncthreads();  // before `shared` is written again
+  }
+}
+
+// The first candidates of a row from those of its parts; log_sum is valid in thread 0. Called by all threads.
+__device__ void MergeTop(const SamplingArgs& args, const SamplingBuffers& buffers, int row, int count,
+                         float log_sum) {
+  __shared__ uint64_t shared[32];
+  const uint64_t* from = buffers.part_top + static_cast<int64_t>(row) * buffers.parts * kMaxTopLogprobs;
+  uint64_t previous = UINT64_MAX;
+  for (int rank = 0; rank < count; ++rank) {
+    uint64_t best = kNoCandidate;
+    for (int i = threadIdx.x; i < buffers.parts * count; i += kThreads) {
+      const uint64_t candidate = from[i / count * kMaxTopLogprobs + i % count];
+      if (candidate < previous) best = max(best, candidate);
+    }
+    previous = BlockMax(best, shared);
+    if (threadIdx.x == 0) {
+      args.top[row * kMaxTopLogprobs + rank] = {CandidateId(previous),
+                                                __fsub_rn(CandidateValue(previous), log_sum)};
+    }
+    __syncthreads();
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     FinishKernel(const __grid_constant__ SamplingArgs args, const __grid_constant__ SamplingBuffers buffers) {
   extern __shared__ float2 steps[];
@@ -176,19 +241,24 @@ __global__ void __launch_bounds__(kThreads)
   const SampleRow target = args.rows[row];
   if (target.slot < 0) return;
   const uint64_t top = RowBest(buffers.part_best + row * buffers.parts, buffers.parts);
-  const RowSampler sampler(args.slots[target.slot], target.position, top);
+  const RowSampler sampler(args.slots[target.slot], target, top);
   const uint64_t chosen =
       sampler.greedy ? top : RowBest(buffers.part_draw + row * buffers.parts, buffers.parts);
-  const int32_t token = CandidateId(chosen);
+  const bool scored = target.target >= 0;
+  const int32_t token = scored ? target.target : CandidateId(chosen);
+  const bool reports = Reports(sampler.settings, target);
   float log_sum = 0.0f;
-  if (sampler.settings.logprobs != 0) {
+  if (reports) {
     const int64_t from = static_cast<int64_t>(row) * buffers.slices;
     log_sum = FoldSlices(buffers.slice_max + from, buffers.slice_sum + from, buffers.slices, steps);
   }
+  if (args.top != nullptr) MergeTop(args, buffers, row, NumTop(sampler.settings, target), log_sum);
   if (threadIdx.x != 0) return;
   args.tokens[row] = token;
-  args.logprobs[row] =
-      sampler.settings.logprobs != 0 ? __fsub_rn(args.logits[row * args.row_stride + token], log_sum) : 0.0f;
+  args.logprobs[row] = reports ? __fsub_rn(args.logits[row * args.row_stride + token], log_sum) : 0.0f;
+  if (scored) return;
+  if (sampler.settings.penalised != 0)
+    ++args.controls.occurrences[static_cast<int64_t>(target.slot) * args.vocab + token];
   if (row + 1 == args.num_rows || args.rows[row + 1].slot != target.slot)
     args.last_tokens[target.slot] = token;
 }
@@ -225,9 +295,11 @@ SamplingBuffers MakeBuffers(void* workspace, int32_t rows, int32_t vocab, size_t
   take(&buffers.part_draw, buffers.parts);
   take(&buffers.threshold, 1);
   take(&buffers.bucket_weights, int64_t{buffers.parts} * kSamplingBuckets);
+  take(&buffers.part_top, int64_t{buffers.parts} * kMaxTopLogprobs);
   take(&buffers.bucket_counts, int64_t{buffers.parts} * kSamplingBuckets);
   take(&buffers.slice_max, buffers.slices);
   take(&buffers.slice_sum, buffers.slices);
+  take(&buffers.slice_best, buffers.slices);
   *bytes = static_cast<size_t>(at - static_cast<uint8_t*>(workspace));
   return buffers;
 }
@@ -244,7 +316,11 @@ cudaError_t LaunchSampling(const SamplingArgs& args, cudaStream_t stream) {
   size_t bytes;
   const SamplingBuffers buffers = MakeBuffers(args.workspace, args.num_rows, args.vocab, &bytes);
   const dim3 parts(buffers.parts, args.num_rows);
-  cudaError_t error = LaunchDependent(SliceStatsKernel, parts, kThreads, 0, stream, args, buffers);
+  cudaError_t error = args.top != nullptr ? LaunchControls(args, buffers.parts, stream) : cudaSuccess;
+  if (error == cudaSuccess && args.top != nullptr)
+    error = LaunchDependent(TopPartsKernel, parts, kThreads, 0, stream, args, buffers);
+  if (error != cudaSuccess) return error;
+  error = LaunchDependent(SliceStatsKernel, parts, kThreads, 0, stream, args, buffers);
   if (error != cudaSuccess) return error;
   error = LaunchSamplingFilter(args, buffers, stream);
   if (error != cudaSuccess) return error;

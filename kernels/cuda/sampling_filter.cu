@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kSamplingThreads)
   const int row = blockIdx.y, part = blockIdx.x;
   const SampleRow target = args.rows[row];
   if (target.slot < 0) return;
-  const RowSampler sampler(args.slots[target.slot], target.position,
+  const RowSampler sampler(args.slots[target.slot], target,
                            RowBest(buffers.part_best + row * buffers.parts, buffers.parts));
   if (!sampler.Filters()) return;
   static_assert(kSamplingThreads == kSamplingBuckets);
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kSamplingThreads)
   if (own == 0) sums.full = 0;
   __syncthreads();
   const bool weigh = sampler.settings.top_p < 1.0f;
-  const float* logits = args.logits + row * args.row_stride;
+  const float* logits = RowLogits(args, row, target);
   const int end = min((part + 1) * kSamplingPart, args.vocab);
   uint32_t in_last = 0;  // where most candidates are
 #pragma unroll 4
@@ -98,9 +98,9 @@ struct SelectShared {
 // One row's selection, by one block. All methods are called by all threads.
 class Selection {
  public:
-  __device__ Selection(const SamplingArgs& args, const SamplingBuffers& buffers, int row,
+  __device__ Selection(const SamplingArgs& args, const SamplingBuffers& buffers, int row, const float* logits,
                        const RowSampler& sampler, SelectShared* shared)
-      : args_(args), buffers_(buffers), row_(row), sampler_(sampler), shared_(*shared) {}
+      : args_(args), buffers_(buffers), row_(row), logits_(logits), sampler_(sampler), shared_(*shared) {}
 
   __device__ uint64_t Run() {
     SumBuckets();
@@ -231,8 +231,7 @@ class Selection {
   // Reads the row; a warp takes a slice at a time and leaves out those whose largest is in a later bucket.
   template <class Task>
   __device__ void Scan(int bucket, const Task& task) const {
-    const float* logits = args_.logits + row_ * args_.row_stride;
-    const float* slice_max = buffers_.slice_max + static_cast<int64_t>(row_) * buffers_.slices;
+    const float* slice_best = buffers_.slice_best + static_cast<int64_t>(row_) * buffers_.slices;
     // Most candidates are ruled out by bounds of the bucket's logits that need no division; the margin is
     // wider than what rounding makes of them.
     const float t = sampler_.settings.temperature;
@@ -243,13 +242,13 @@ class Selection {
                             : (sampler_.max_x - static_cast<float>(bucket + 1) / 8.0f) * t - margin;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int slice = warp; slice < buffers_.slices; slice += kSelectThreads / 32) {
-      if (slice_max[slice] < below) continue;
+      if (slice_best[slice] < below) continue;
       const int end = min((slice + 1) * kVocabularySlice, args_.vocab);
 #pragma unroll
       for (int i = 0; i < kVocabularySlice / 32; ++i) {
         const int id = slice * kVocabularySlice + i * 32 + lane;
         if (id >= end) continue;
-        const float logit = logits[id];
+        const float logit = logits_[id];
         if (logit < below || logit > above) continue;
         const float x = sampler_.X(logit);
         if (x >= sampler_.least_x && sampler_.BucketOf(x) == bucket) task(PackCandidate(logit, id));
@@ -309,6 +308,7 @@ class Selection {
   const SamplingArgs& args_;
   const SamplingBuffers& buffers_;
   const int row_;
+  const float* const logits_;
   const RowSampler& sampler_;
   SelectShared& shared_;
   int gathered_bucket_ = -1;
@@ -322,10 +322,11 @@ __global__ void __launch_bounds__(kSelectThreads)
   const int row = blockIdx.x;
   const SampleRow target = args.rows[row];
   if (target.slot < 0) return;
-  const RowSampler sampler(args.slots[target.slot], target.position,
+  const RowSampler sampler(args.slots[target.slot], target,
                            RowBest(buffers.part_best + row * buffers.parts, buffers.parts));
   if (!sampler.Filters()) return;
-  const uint64_t threshold = Selection(args, buffers, row, sampler, &shared).Run();
+  const uint64_t threshold =
+      Selection(args, buffers, row, RowLogits(args, row, target), sampler, &shared).Run();
   if (threadIdx.x == 0) buffers.threshold[row] = threshold;
 }
 

@@ -8,7 +8,7 @@
 namespace ridge::kernels::cuda {
 
 // Fills buffers.threshold of the rows that have top_k or top_p, from logits and buffers.part_best and
-// slice_max.
+// slice_best.
 [[nodiscard]] cudaError_t LaunchSamplingFilter(const SamplingArgs& args, const SamplingBuffers& buffers,
                                                cudaStream_t stream);
 

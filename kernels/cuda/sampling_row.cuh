@@ -46,6 +46,8 @@ struct SamplingBuffers {
   uint32_t* bucket_counts;   // [rows][parts][kSamplingBuckets]
   float* slice_max;          // [rows][slices]
   float* slice_sum;          // [rows][slices]
+  float* slice_best;         // [rows][slices]: the largest after controls
+  uint64_t* part_top;        // [rows][parts][kMaxTopLogprobs]: the first of each part by raw logit
   int32_t parts;
   int32_t slices;
 };
@@ -75,18 +77,33 @@ __device__ inline uint64_t RowBest(const uint64_t* parts, int count) {
   return WarpMax(best);
 }
 
+// The logits that a row is sampled from.
+__device__ inline const float* RowLogits(const SamplingArgs& args, int row, const SampleRow& target) {
+  return target.controlled != 0 ? args.controls.logits + target.slot * args.row_stride
+                                : args.logits + row * args.row_stride;
+}
+
+// Whether a row reports log-probabilities, and how many besides its token's.
+__device__ inline bool Reports(const SlotSampling& slot, const SampleRow& target) {
+  return target.target >= 0 || slot.logprobs != 0;
+}
+__device__ inline int NumTop(const SlotSampling& slot, const SampleRow& target) {
+  if (target.target >= 0) return slot.prompt_top_logprobs;
+  return slot.logprobs != 0 ? slot.top_logprobs : 0;
+}
+
 // One row's settings with what follows from its largest logit.
 struct RowSampler {
   SlotSampling settings;
   uint32_t position;
   float max_x;    // largest logit / temperature
   float least_x;  // of min_p
-  bool greedy;
+  bool greedy;    // takes the largest, or a known token
 
-  __device__ RowSampler(const SlotSampling& slot, uint32_t row_position, uint64_t best)
-      : settings(slot), position(row_position) {
+  __device__ RowSampler(const SlotSampling& slot, const SampleRow& target, uint64_t best)
+      : settings(slot), position(static_cast<uint32_t>(target.position)) {
     max_x = __fdiv_rn(CandidateValue(best), slot.temperature);
-    greedy = slot.temperature == 0.0f || slot.top_k == 1 || !(fabsf(max_x) < INFINITY);
+    greedy = target.target >= 0 || slot.temperature == 0.0f || slot.top_k == 1 || !(fabsf(max_x) < INFINITY);
     least_x = slot.min_p > 0.0f ? __fadd_rn(max_x, Log(slot.min_p)) : -INFINITY;
   }
 

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/unit/worker/backend/extended_sampling.h"
 #include "tests/unit/worker/backend/schedule_runner.h"
 #include "tests/unit/worker/backend/step_driver.h"
+#include "tests/unit/worker/loop/same_tokens.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/cuda/cuda_backend.h"
 #include "worker/model/open_model.h"
@@ -168,6 +170,44 @@ TEST_P(CudaBackendTest, ASequencesBitsDependOnItAlone) {
         }
       }
     }
+  }
+}
+
+TEST_P(CudaBackendTest, ControlsLogprobsAndForksAreThePlainDefinitions) {
+  for (bool graphs : {false, true}) {
+    const std::unique_ptr<CudaBackend> backend = MakeBackend(graphs);
+    ExtendedSampling cases(backend.get(), kNumBlocks);
+    for (uint32_t seed = 1; seed <= 3; ++seed) cases.Run(16, seed);
+    ExpectForksGoOn(backend.get(), kNumBlocks);
+  }
+}
+
+// Requests with every sampling field through the whole engine: the same ids and bits alone and in company,
+// with a prefix cache or without, preempted or not, by every engine of the ladder. RIDGE_SAME_TOKENS says how
+// many requests.
+TEST(CudaEngine, TokensAndLogprobsDependOnTheRequestAlone) {
+  const char* count = std::getenv("RIDGE_SAME_TOKENS");
+  const std::unique_ptr<WeightSource> source = MakeSource("tiny-qwen2");
+  const std::vector<same_tokens::Request> requests =
+      same_tokens::RequestMaker(source->config().vocab_size).Make(count != nullptr ? std::atoi(count) : 200);
+  const auto make = [&](const same_tokens::Setting& setting) {
+    std::unique_ptr<CudaBackend> backend = CudaBackend::Create(*source, {}).value();
+    EXPECT_TRUE(backend->Reserve(setting.num_blocks, {setting.max_running, setting.step_tokens}).ok());
+    return backend;
+  };
+  const std::vector<same_tokens::Answer> alone =
+      same_tokens::Alone(make({"alone", 1, 512, 512}).get(), requests);
+  std::vector<same_tokens::Setting> settings = {{"64 at once", 64, 512, 512},
+                                                {"a small pool", 16, 128, 64, {}, 4, false, 30},
+                                                {"chunks of 7", 64, 128, 7, {}, 5}};
+  for (const std::string& preset : PresetNames())
+    settings.push_back({preset.c_str(), 8, 512, 64, PresetPolicy(preset), 3});
+  for (const same_tokens::Setting& setting : settings) {
+    const std::unique_ptr<CudaBackend> backend = make(setting);
+    const std::vector<same_tokens::Answer> together =
+        same_tokens::Run(backend.get(), requests, setting).Finish();
+    for (size_t i = 0; i < alone.size(); ++i)
+      EXPECT_EQ(together[i], alone[i]) << setting.name << ", request " << i;
   }
 }
 

@@ -159,6 +159,112 @@ TEST(Sampling, SkipsPaddingRowsAndKeepsASlotsLastRow) {
   EXPECT_EQ(last.Download(), (std::vector<int32_t>{1, 2}));
 }
 
+// One slot a row, each with penalties, biases and masks of its own; every second row also scores a token.
+TEST(Sampling, ControlsScoresAndTheMostLikelyTokensAreTheReferences) {
+  for (const size_t vocab : {33, 4097, 151936}) {
+    std::mt19937 random(static_cast<uint32_t>(vocab));
+    std::vector<Row> rows = RandomRows(vocab, 12, 55);
+    const auto id = [&] { return static_cast<int32_t>(random() % vocab); };
+    const int64_t stride = static_cast<int64_t>((vocab + 3) / 4 * 4),
+                  words = MaskWords(static_cast<int64_t>(vocab));
+    const auto count = static_cast<int32_t>(rows.size());
+    std::vector<reference::Controls> controls(rows.size());
+    std::vector<float> logits;
+    std::vector<SlotSampling> slots;
+    std::vector<SampleRow> targets;
+    std::vector<uint32_t> occurrences(rows.size() * vocab),
+        masks(rows.size() * 3 * static_cast<size_t>(words));
+    std::vector<LogitBias> biases(rows.size() * kMaxBiases);
+    for (int32_t i = 0; i < count; ++i) {
+      Row& row = rows[static_cast<size_t>(i)];
+      reference::Controls& control = controls[static_cast<size_t>(i)];
+      control.penalties = {1.3f, 0.5f, 0.25f};
+      for (int n = 0; n < 40; ++n) (n % 2 == 0 ? control.prompt : control.output).push_back(id());
+      for (int n = 0; n < 5; ++n) control.bias[id()] = static_cast<float>(n) - 2.0f;
+      for (int n = 0; n < 8; ++n) control.banned.insert(id());
+      slots.push_back(ToSlot(row));
+      slots.back().logprobs = 1;
+      slots.back().top_logprobs = i % 3 == 0 ? 0 : std::min<int32_t>(kMaxTopLogprobs, i * 2);
+      slots.back().prompt_top_logprobs = 4;
+      slots.back().repetition_penalty = 1.3f;
+      slots.back().presence_penalty = 0.5f;
+      slots.back().frequency_penalty = 0.25f;
+      slots.back().penalised = 1;
+      slots.back().num_biases = static_cast<int32_t>(control.bias.size());
+      uint32_t* occurrence = occurrences.data() + static_cast<size_t>(i) * vocab;
+      for (int32_t token : control.prompt) occurrence[token] |= kInPrompt;
+      for (int32_t token : control.output) ++occurrence[token];
+      uint32_t* mask = masks.data() + static_cast<int64_t>(i) * 3 * words;
+      std::fill_n(mask, words, ~0u);
+      for (int32_t token : control.banned) mask[2 * words + token / 32] |= 1u << (token % 32);
+      size_t n = static_cast<size_t>(i) * kMaxBiases;
+      for (const auto& [token, bias] : control.bias) biases[n++] = {token, bias};
+      for (int output = i % 2; output < 2; ++output) {
+        logits.insert(logits.end(), row.logits.begin(), row.logits.end());
+        logits.resize(targets.size() * static_cast<size_t>(stride) + static_cast<size_t>(stride), NAN);
+        targets.push_back(output == 0 ? SampleRow{i, row.position, id(), 0}
+                                      : SampleRow{i, row.position, -1, 1});
+      }
+    }
+    const auto outputs = static_cast<int32_t>(targets.size());
+    DeviceBuffer<float> device_logits(logits), logprobs(targets.size()),
+        controlled(rows.size() * static_cast<size_t>(stride));
+    DeviceBuffer<SampleRow> device_rows(targets);
+    DeviceBuffer<SlotSampling> device_slots(slots);
+    DeviceBuffer<uint32_t> device_occurrences(occurrences), device_masks(masks);
+    DeviceBuffer<LogitBias> device_biases(biases);
+    DeviceBuffer<int32_t> last(rows.size()), tokens(targets.size());
+    DeviceBuffer<TopLogprob> top(targets.size() * kMaxTopLogprobs);
+    DeviceBuffer<uint8_t> workspace(SamplingWorkspaceBytes(outputs, static_cast<int32_t>(vocab)));
+    SamplingArgs args = {device_logits.data(),
+                         stride,
+                         outputs,
+                         static_cast<int32_t>(vocab),
+                         device_rows.data(),
+                         device_slots.data(),
+                         last.data(),
+                         tokens.data(),
+                         logprobs.data(),
+                         workspace.data()};
+    args.controls = {device_occurrences.data(), device_masks.data(), device_biases.data(), controlled.data()};
+    args.top = top.data();
+    ASSERT_CUDA_OK(LaunchSampling(args, nullptr));
+    const std::vector<int32_t> drawn = tokens.Download();
+    const std::vector<float> drawn_logprobs = logprobs.Download();
+    const std::vector<TopLogprob> tops = top.Download();
+    const std::vector<uint32_t> counted = device_occurrences.Download();
+    for (size_t o = 0; o < targets.size(); ++o) {
+      const auto slot = static_cast<size_t>(targets[o].slot);
+      Row row = rows[slot];
+      const float log_sum =
+          reference::LogSumExp(reference::Mode::kContract, row.logits.data(), static_cast<int64_t>(vocab));
+      const std::vector<float> raw = row.logits;
+      row.logits = reference::Controlled(raw, controls[slot]);
+      const bool scored = targets[o].target >= 0;
+      const int32_t expected = scored ? targets[o].target : PlainToken(row);
+      ASSERT_EQ(drawn[o], expected) << "vocabulary " << vocab << ", output " << o;
+      EXPECT_EQ(drawn_logprobs[o], raw[static_cast<size_t>(expected)] - log_sum);
+      const std::vector<int32_t> ranking = reference::Ranking(raw);
+      const int32_t num_top = scored ? 4 : slots[slot].top_logprobs;
+      for (int32_t rank = 0; rank < num_top; ++rank) {
+        const TopLogprob& entry = tops[o * kMaxTopLogprobs + static_cast<size_t>(rank)];
+        ASSERT_EQ(entry.id, ranking[static_cast<size_t>(rank)]) << "output " << o << ", rank " << rank;
+        EXPECT_EQ(entry.logprob, raw[static_cast<size_t>(entry.id)] - log_sum);
+      }
+      if (scored) continue;
+      const size_t at = slot * vocab + static_cast<size_t>(expected);
+      EXPECT_EQ(counted[at], occurrences[at] + 1);
+    }
+  }
+}
+
+TEST(Sampling, CountsTokensOfPromptAndOutput) {
+  DeviceBuffer<int32_t> tokens(std::vector<int32_t>{3, 5, 3, 5, 5, 7});
+  DeviceBuffer<uint32_t> occurrences(std::vector<uint32_t>(8, 0));
+  ASSERT_CUDA_OK(LaunchCountTokens(tokens.data(), 6, 3, occurrences.data(), nullptr));
+  EXPECT_EQ(occurrences.Download(), (std::vector<uint32_t>{0, 0, 0, kInPrompt, 0, kInPrompt | 2, 0, 1}));
+}
+
 TEST(Sampling, OtherRowsChangeNothing) {
   const std::vector<Row> rows = RandomRows(30000, 33, 77);
   const Drawn together = Sample(rows);

@@ -12,6 +12,9 @@ using TokenId = int32_t;
 // Most tokens whose log-probabilities a row gives besides its own.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
+// Most biases of a sequence.
+inline constexpr int32_t kMaxTokenBiases = 1024;
+
 // Of a fixed size, copied freely.
 struct SamplingParams {
   float temperature = 1.0f;  // 0 is greedy

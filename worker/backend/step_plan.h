@@ -34,6 +34,11 @@ struct SlotAttach {
   std::vector<TokenId> history = {};
 };
 
+// The first position whose token may be one of controls.late_ids.
+inline int32_t LatePosition(const SlotAttach& attach) {
+  return attach.controls.late_ids.empty() ? 0 : attach.prompt_tokens + attach.controls.min_tokens;
+}
+
 // The next entry of a slot's block table.
 struct BlockAppend {
   SlotId slot;

@@ -14,7 +14,6 @@
 namespace ridge::worker {
 namespace {
 
-constexpr int kMaxBiases = 1024;
 constexpr float kMaxBias = 100.0f;
 constexpr int kMaxBadWords = 64;
 constexpr size_t kMaxBadWordBytes = 256;
@@ -45,9 +44,9 @@ std::vector<TokenId> Distinct(const google::protobuf::RepeatedField<int32_t>& id
 
 absl::Status ResolveBias(const v1::SamplingParams& sampling, const ServedModel& model,
                          TokenControls* controls) {
-  if (sampling.logit_bias_size() > kMaxBiases) {
+  if (sampling.logit_bias_size() > kMaxTokenBiases) {
     return InvalidField("sampling.logit_bias",
-                        absl::StrCat(sampling.logit_bias_size(), " entries are more than ", kMaxBiases));
+                        absl::StrCat(sampling.logit_bias_size(), " entries are more than ", kMaxTokenBiases));
   }
   for (const auto& [id, bias] : sampling.logit_bias()) {
     const std::string field = absl::StrCat("sampling.logit_bias[", id, "]");

@@ -45,7 +45,7 @@ SlotControls::SlotControls(const SlotAttach& attach, int32_t vocab_size)
   }
   allowed_ = AllowedBits(controls, vocab_size);
   late_ids_ = controls.late_ids;
-  if (!late_ids_.empty()) late_position_ = attach.prompt_tokens + controls.min_tokens;
+  late_position_ = LatePosition(attach);
 }
 
 bool SlotControls::ChangeLogits(int32_t position) const {

@@ -102,6 +102,7 @@ CudaBackend::CudaBackend(const WeightSource& source, cuda::DeviceInfo device, Cu
   info_.memory_bytes = device_.memory_bytes;
   info_.weight_bytes = weights_.bytes();
   info_.vocab_size = config_.vocab_size;
+  info_.extended_sampling = false;  // until tests/gpu has shown it on a card
 }
 
 CudaBackend::~CudaBackend() {
@@ -177,15 +178,16 @@ absl::StatusOr<std::unique_ptr<CudaBackend::Step>> CudaBackend::NewStep() {
 
 absl::Status CudaBackend::CaptureGraphs(int32_t max_rows) {
   for (int32_t rows : GraphRows(max_rows)) {
-    absl::Status status = CaptureGraph(rows, false);
-    if (status.ok() && rows <= cuda::kMaxArgMaxRows) status = CaptureGraph(rows, true);
+    absl::Status status = CaptureGraph(rows, false, false);
+    if (status.ok()) status = CaptureGraph(rows, false, true);
+    if (status.ok() && rows <= cuda::kMaxArgMaxRows) status = CaptureGraph(rows, true, false);
     if (!status.ok()) return status;
   }
   return CudaStatus(cudaStreamSynchronize(stream_.get()), "graphs");
 }
 
-absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy) {
-  StepLayout layout = StepLayout::Of(rows, rows, greedy);
+absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy, bool extended) {
+  StepLayout layout = StepLayout::Of(rows, rows, greedy, extended);
   layout.split_count = 1;  // the kernel reads how many there are
   absl::Status status =
       CudaStatus(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph capture");
@@ -193,7 +195,7 @@ absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy) {
   status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
   cudaGraph_t graph = nullptr;
   status.Update(CudaStatus(cudaStreamEndCapture(stream_.get(), &graph), "graph capture"));
-  Graph captured{rows, greedy, nullptr};
+  Graph captured{rows, greedy, extended, nullptr};
   if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
   if (graph != nullptr) cudaGraphDestroy(graph);
   if (status.ok()) status = CudaStatus(cudaGraphUpload(captured.exec, stream_.get()), "graph upload");
@@ -201,10 +203,12 @@ absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy) {
   return status;
 }
 
-const CudaBackend::Graph* CudaBackend::GraphFor(int32_t rows, bool greedy) const {
-  const bool wanted = greedy && rows <= cuda::kMaxArgMaxRows;
-  const auto graph = std::find_if(graphs_.begin(), graphs_.end(),
-                                  [&](const Graph& g) { return g.rows >= rows && g.greedy == wanted; });
+const CudaBackend::Graph* CudaBackend::GraphFor(int32_t rows) const {
+  const bool greedy = upload_->is_greedy() && rows <= cuda::kMaxArgMaxRows;
+  const bool extended = upload_->is_extended();
+  const auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& g) {
+    return g.rows >= rows && g.greedy == greedy && g.extended == extended;
+  });
   return graph == graphs_.end() ? nullptr : &*graph;
 }
 
@@ -234,8 +238,10 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   const int32_t rows = step->num_rows + plan.padded_rows;
   RIDGE_CHECK(plan.padded_rows >= 0 && rows <= max_rows_);
   const bool replay = upload_->is_decode() && step->num_rows > 0 && !plan.return_logits;
-  const Graph* graph = replay ? GraphFor(rows, upload_->is_greedy()) : nullptr;
+  const Graph* graph = replay ? GraphFor(rows) : nullptr;
   step->greedy = upload_->is_greedy();
+  step->num_top.clear();
+  if (upload_->is_extended()) step->num_top = upload_->num_top();
   const int32_t padded_rows = graph != nullptr ? graph->rows : rows;
   step->padded_outputs = graph != nullptr ? graph->rows : step->num_outputs;
   step->has_logits = plan.return_logits && step->num_outputs > 0;
@@ -252,21 +258,47 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
       CudaStatus(cudaMemcpyAsync(device_upload_.as<void>(), step->upload.as<void>(),
                                  static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_.get()),
                  "step upload");
-  if (status.ok()) status = forward_->ApplyChanges(layout, upload, stream_.get());
+  if (status.ok()) status = EnqueueChanges(step, plan, layout);
   if (status.ok() && graph != nullptr) {
     status = CudaStatus(cudaGraphLaunch(graph->exec, stream_.get()), "decode graph");
   } else if (status.ok() && rows > 0) {
     status =
         forward_->Run(layout, upload, step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
   }
-  status.Update(CudaStatus(cudaMemcpyAsync(step->results.as<void>(), forward_->results(),
-                                           static_cast<size_t>(ResultBytes(step->padded_outputs)),
-                                           cudaMemcpyDeviceToHost, stream_.get()),
-                           "step results"));
-  status.Update(CudaStatus(cudaEventRecord(step->done.get(), stream_.get()), "step results"));
+  status.Update(EnqueueResults(step));
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrFormat("step %d of %d rows: %s", step->ticket, step->num_rows,
                                                      status.message()));
+}
+
+absl::Status CudaBackend::EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout) {
+  absl::Status status = forward_->ApplyChanges(layout, device_upload_.as<char>(), stream_.get());
+  if (status.ok()) status = forward_->ApplyControls(plan, &step->controls, stream_.get());
+  if (status.ok()) status = forward_->CopyBlocks(plan, stream_.get());
+  return status;
+}
+
+absl::Status CudaBackend::EnqueueResults(Step* step) {
+  absl::Status status = CudaStatus(cudaMemcpyAsync(step->results.as<void>(), forward_->results(),
+                                                   static_cast<size_t>(ResultBytes(step->padded_outputs)),
+                                                   cudaMemcpyDeviceToHost, stream_.get()),
+                                   "step results");
+  const bool has_top =
+      std::any_of(step->num_top.begin(), step->num_top.end(), [](int32_t n) { return n > 0; });
+  if (status.ok() && has_top) {
+    const auto bytes =
+        static_cast<int64_t>(step->num_top.size() * kMaxTopLogprobs * sizeof(cuda::TopLogprob));
+    if (step->top.bytes() < bytes) {
+      absl::StatusOr<PinnedMemory> top = PinnedMemory::Allocate(bytes, "step results");
+      if (!top.ok()) return top.status();
+      step->top = *std::move(top);
+    }
+    status = CudaStatus(cudaMemcpyAsync(step->top.as<void>(), forward_->top(), static_cast<size_t>(bytes),
+                                        cudaMemcpyDeviceToHost, stream_.get()),
+                        "step results");
+  }
+  status.Update(CudaStatus(cudaEventRecord(step->done.get(), stream_.get()), "step results"));
+  return status;
 }
 
 absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
@@ -297,6 +329,12 @@ absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
   result.outputs.resize(static_cast<size_t>(step->num_outputs));
   for (size_t i = 0; i < result.outputs.size(); ++i)
     result.outputs[i] = {tokens[i], step->greedy ? 0.0f : logprobs[i]};
+  for (size_t i = 0; i < step->num_top.size(); ++i) {
+    result.outputs[i].num_top = step->num_top[i];
+    const auto* top = step->top.as<cuda::TopLogprob>() + i * kMaxTopLogprobs;
+    for (int32_t rank = 0; rank < step->num_top[i]; ++rank)
+      result.top.push_back({top[rank].id, top[rank].logprob});
+  }
   if (step->has_logits) {
     const float* logits = step->logits.as<float>();
     result.logits.assign(logits, logits + int64_t{step->num_outputs} * config_.vocab_size);

@@ -53,7 +53,10 @@ class CudaBackend : public Backend {
   struct Step {
     PinnedMemory upload;
     PinnedMemory results;
-    PinnedMemory logits;  // grown where a plan asks for them
+    PinnedMemory logits;           // grown where a plan asks for them
+    PinnedMemory controls;         // grown where slots have any
+    PinnedMemory top;              // grown where outputs report the most likely tokens
+    std::vector<int32_t> num_top;  // of each output
     CudaEvent done;
     absl::Status status;
     StepTicket ticket = 0;
@@ -67,6 +70,7 @@ class CudaBackend : public Backend {
   struct Graph {
     int32_t rows;
     bool greedy;
+    bool extended;
     cudaGraphExec_t exec;
   };
 
@@ -76,8 +80,11 @@ class CudaBackend : public Backend {
   absl::Status SetNumericsId(const WeightSource& source);
   absl::Status CaptureGraphs(int32_t max_rows);
   absl::StatusOr<std::unique_ptr<Step>> NewStep();
-  absl::Status CaptureGraph(int32_t rows, bool greedy);
-  const Graph* GraphFor(int32_t rows, bool greedy) const;
+  absl::Status CaptureGraph(int32_t rows, bool greedy, bool extended);
+  const Graph* GraphFor(int32_t rows) const;
+  // Enqueues what the plan changes in the slots and in the KV memory, before its rows.
+  absl::Status EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout);
+  absl::Status EnqueueResults(Step* step);
   absl::Status Enqueue(Step* step, const StepPlan& plan);
 
   const ModelConfig config_;

@@ -79,6 +79,7 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
       {&slot_sampling_, slots * static_cast<int64_t>(sizeof(cuda::SlotSampling)), "slots"},
       {&last_tokens_, slots * 4, "slots"},
       {&results_, ResultBytes(rows), "results"},
+      {&top_, rows * cuda::kMaxTopLogprobs * static_cast<int64_t>(sizeof(cuda::TopLogprob)), "results"},
       {&residual_, rows * config_.hidden_size * 4, "activations"},
       {&normed_, rows * config_.hidden_size * 2, "activations"},
       {&qkv_, config_.qk_norm ? rows * (config_.q_size() + 2 * config_.kv_size()) * 4 : 16, "activations"},
@@ -111,6 +112,10 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
         cudaMemsetAsync(part.memory->as<void>(), 0, static_cast<size_t>(part.bytes), stream), part.what);
     if (!status.ok()) return status;
   }
+  absl::StatusOr<ControlMemory> controls =
+      ControlMemory::Create(limits.max_slots, config_.vocab_size, logit_stride_, stream);
+  if (!controls.ok()) return controls.status();
+  controls_ = *std::move(controls);
   const kernels::RopeTable rope = kernels::MakeRopeTable(config_.rope_theta, config_.head_dim,
                                                          config_.rope_divisors, config_.context_length);
   for (const auto& [memory, values] :
@@ -127,8 +132,9 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
 }
 
 int64_t CudaForward::bytes() const {
-  int64_t total = 0;
+  int64_t total = controls_.bytes();
   for (const DeviceMemory* memory : {&kv_pool_,
+                                     &top_,
                                      &block_tables_,
                                      &slot_sampling_,
                                      &last_tokens_,
@@ -167,6 +173,18 @@ absl::Status CudaForward::ApplyChanges(const StepLayout& layout, const char* upl
   args.block_tables = block_tables_.as<int32_t>();
   args.table_stride = table_stride_;
   return CudaStatus(cuda::LaunchSlotChanges(args, stream), "slot changes");
+}
+
+absl::Status CudaForward::CopyBlocks(const StepPlan& plan, cudaStream_t stream) {
+  const int64_t bytes = config_.kv_bytes_per_token() * kBlockTokens;
+  absl::Status status;
+  for (const BlockCopy& copy : plan.copies) {
+    status.Update(CudaStatus(
+        cudaMemcpyAsync(kv_pool_.as<char>() + copy.to * bytes, kv_pool_.as<char>() + copy.from * bytes,
+                        static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
+        "block copy"));
+  }
+  return status;
 }
 
 absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, float* host_logits,
@@ -309,6 +327,10 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
     sampling.tokens = tokens + begin;
     sampling.logprobs = logprobs + begin;
     sampling.workspace = sampling_workspace_.as<void>();
+    if (layout.extended) {
+      sampling.controls = controls_.pointers();
+      sampling.top = top_.as<cuda::TopLogprob>() + int64_t{begin} * cuda::kMaxTopLogprobs;
+    }
     Check(cuda::LaunchSampling(sampling, stream), "sampling");
   }
 }

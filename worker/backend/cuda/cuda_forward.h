@@ -13,6 +13,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/matmul.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/cuda/control_memory.h"
 #include "worker/backend/cuda/cuda_weights.h"
 #include "worker/backend/cuda/device_memory.h"
 #include "worker/backend/cuda/step_upload.h"
@@ -42,11 +43,20 @@ class CudaForward {
   // Brings the slots' state up to date. `upload` is device memory.
   absl::Status ApplyChanges(const StepLayout& layout, const char* upload, cudaStream_t stream);
 
+  // The same for penalties, biases and masks; see ControlMemory::Apply.
+  absl::Status ApplyControls(const StepPlan& plan, PinnedMemory* staging, cudaStream_t stream) {
+    return controls_.Apply(plan, staging, stream);
+  }
+  // In the plan's order.
+  absl::Status CopyBlocks(const StepPlan& plan, cudaStream_t stream);
+
   // Computes the rows and samples the outputs. Where `host_logits` is not null, the raw logits of all outputs
   // go there too, [outputs][vocab].
   absl::Status Run(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream);
 
   const char* results() const { return results_.as<char>(); }
+  // Of an extended step: [outputs][kMaxTopLogprobs].
+  const kernels::cuda::TopLogprob* top() const { return top_.as<kernels::cuda::TopLogprob>(); }
   int64_t bytes() const;
 
  private:
@@ -77,6 +87,8 @@ class CudaForward {
   int32_t table_stride_ = 0;
   absl::Status status_;  // of the call in progress
 
+  ControlMemory controls_;
+  DeviceMemory top_;
   DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_, results_;
   DeviceMemory residual_, normed_, qkv_, query_, attention_, gated_, best_, logits_;
   DeviceMemory matmul_workspace_, matmul_counters_, attention_partials_, attention_counters_,

@@ -15,15 +15,19 @@ class SlotMirror {
  public:
   struct Slot {
     bool attached = false;
-    bool has_token = false;  // something was sampled
-    bool greedy = false;     // takes the arg max, and wants no log-probability
+    bool has_token = false;     // something was sampled
+    bool greedy = false;        // takes the arg max, and wants no log-probability
+    bool controlled = false;    // every output row has controls
+    int32_t late_position = 0;  // and output rows for tokens before it
+    int32_t top = 0;            // most likely tokens that an output row reports
+    int32_t prompt_top = 0;     // and a scored one
     int32_t num_blocks = 0;
   };
 
   SlotMirror(int32_t max_slots, int32_t num_blocks, int32_t max_slot_blocks);
 
   void Release(SlotId id);
-  void Attach(SlotId id, bool greedy);
+  void Attach(const SlotAttach& attach);
   // The index in the slot's block table that the block takes.
   int32_t Append(SlotId id, BlockId block);
   // An attached slot.

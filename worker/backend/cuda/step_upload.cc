@@ -37,7 +37,8 @@ void CopyPadded(const std::vector<T>& from, int32_t count, T padding, char* to) 
   std::fill(entries + from.size(), entries + count, padding);
 }
 
-kernels::cuda::SlotSampling ToSlotSampling(const SamplingParams& params) {
+kernels::cuda::SlotSampling ToSlotSampling(const SlotAttach& attach) {
+  const SamplingParams& params = attach.sampling;
   kernels::cuda::SlotSampling sampling{};
   sampling.seed = params.seed;
   sampling.choice = params.choice;
@@ -46,16 +47,25 @@ kernels::cuda::SlotSampling ToSlotSampling(const SamplingParams& params) {
   sampling.min_p = params.min_p;
   sampling.top_k = params.top_k;
   sampling.logprobs = params.logprobs ? 1 : 0;
+  sampling.repetition_penalty = params.repetition_penalty;
+  sampling.presence_penalty = params.presence_penalty;
+  sampling.frequency_penalty = params.frequency_penalty;
+  sampling.penalised = params.has_penalties() ? 1 : 0;
+  sampling.num_biases = static_cast<int32_t>(attach.controls.bias.size());
+  sampling.late_position = LatePosition(attach);
+  sampling.top_logprobs = params.top_logprobs;
+  sampling.prompt_top_logprobs = params.prompt_top_logprobs;
   return sampling;
 }
 
 }  // namespace
 
-StepLayout StepLayout::Of(int32_t num_rows, int32_t num_outputs, bool greedy) {
+StepLayout StepLayout::Of(int32_t num_rows, int32_t num_outputs, bool greedy, bool extended) {
   StepLayout layout;
   layout.num_rows = num_rows;
   layout.num_outputs = num_outputs;
   layout.greedy = greedy;
+  layout.extended = extended;
   layout.tokens = Take<int32_t>(num_rows, &layout.bytes);
   layout.positions = Take<int32_t>(num_rows, &layout.bytes);
   layout.slots = Take<int32_t>(num_rows, &layout.bytes);
@@ -72,7 +82,8 @@ StepUpload::StepUpload(const Limits& limits)
       attention_(limits.attention),
       last_step_of_slot_(static_cast<size_t>(limits.max_slots)) {
   const size_t rows = static_cast<size_t>(limits.max_rows), slots = static_cast<size_t>(limits.max_slots);
-  for (std::vector<int32_t>* list : {&tokens_, &positions_, &slots_, &output_rows_}) list->reserve(rows);
+  for (std::vector<int32_t>* list : {&tokens_, &positions_, &slots_, &output_rows_, &num_top_})
+    list->reserve(rows);
   sample_rows_.reserve(rows);
   sampling_changes_.reserve(slots);
   block_changes_.reserve(static_cast<size_t>(limits.num_blocks));
@@ -92,9 +103,11 @@ int64_t StepUpload::max_bytes() const {
 void StepUpload::Build(const StepPlan& plan) {
   for (std::vector<int32_t>* list : {&tokens_, &positions_, &slots_, &output_rows_}) list->clear();
   sample_rows_.clear();
+  num_top_.clear();
   runs_.clear();
   ++step_;
   is_decode_ = is_greedy_ = true;
+  is_extended_ = false;
   ApplyChanges(plan);
   for (const Segment& segment : plan.segments) AddSegment(plan, segment);
   attention_.Build(runs_);
@@ -105,12 +118,9 @@ void StepUpload::ApplyChanges(const StepPlan& plan) {
   sampling_changes_.clear();
   block_changes_.clear();
   for (SlotId id : plan.releases) mirror_.Release(id);
-  RIDGE_CHECK(plan.copies.empty() && plan.targets.empty() && plan.banned.empty());
   for (const SlotAttach& attach : plan.attaches) {
-    RIDGE_CHECK(!attach.sampling.has_penalties() && attach.sampling.top_logprobs == 0 &&
-                attach.controls.empty());
-    mirror_.Attach(attach.slot, attach.sampling.temperature == 0.0f && !attach.sampling.logprobs);
-    sampling_changes_.push_back({ToSlotSampling(attach.sampling), attach.slot});
+    mirror_.Attach(attach);
+    sampling_changes_.push_back({ToSlotSampling(attach), attach.slot});
   }
   for (const BlockAppend& append : plan.appends) {
     block_changes_.push_back({append.slot, mirror_.Append(append.slot, append.block), append.block});
@@ -123,7 +133,8 @@ void StepUpload::AddSegment(const StepPlan& plan, const Segment& segment) {
   const int64_t end = int64_t{segment.first_position} + segment.num_rows;
   RIDGE_CHECK(segment.first_position >= 0 && segment.num_rows >= 1 && end <= limits_.context_length);
   RIDGE_CHECK(end <= int64_t{slot.num_blocks} * kBlockTokens);
-  RIDGE_CHECK(segment.num_outputs >= 0 && segment.num_outputs <= segment.num_rows);
+  RIDGE_CHECK(segment.num_outputs >= 0 && segment.num_scored >= 0 &&
+              segment.num_outputs + segment.num_scored <= segment.num_rows);
   RIDGE_CHECK(segment.num_rows <= limits_.max_rows - num_rows());
   uint32_t& last_step = last_step_of_slot_[static_cast<size_t>(segment.slot)];
   RIDGE_CHECK(last_step != step_);
@@ -144,21 +155,42 @@ void StepUpload::AddSegment(const StepPlan& plan, const Segment& segment) {
   for (int32_t i = 0; i < segment.num_rows; ++i) {
     positions_.push_back(segment.first_position + i);
     slots_.push_back(segment.slot);
-    if (i < segment.num_rows - segment.num_outputs) continue;
-    sample_rows_.push_back({segment.slot, segment.first_position + i + 1});
-    output_rows_.push_back(first_row + i);
   }
-  if (segment.num_outputs > 0) {
-    slot.has_token = true;
-    is_greedy_ = is_greedy_ && slot.greedy;
-  }
+  AddOutputs(plan, segment, first_row, &slot);
   runs_.push_back({first_row, segment.num_rows, segment.first_position, segment.slot});
   is_decode_ = is_decode_ && segment.num_rows == 1 && segment.num_outputs == 1;
 }
 
+void StepUpload::AddOutputs(const StepPlan& plan, const Segment& segment, int32_t first_row,
+                            SlotMirror::Slot* slot) {
+  const auto has = [](const std::vector<TokenId>& ids, int32_t begin, int32_t count) {
+    return count == 0 ||
+           (count > 0 && begin >= 0 && static_cast<size_t>(begin) + static_cast<size_t>(count) <= ids.size());
+  };
+  RIDGE_CHECK(has(plan.targets, segment.target_offset, segment.num_scored));
+  RIDGE_CHECK(has(plan.banned, segment.banned_offset, segment.num_banned));
+  const auto add = [&](int32_t i, TokenId target, bool controlled, int32_t top) {
+    sample_rows_.push_back({segment.slot, segment.first_position + i + 1, target, controlled ? 1 : 0});
+    output_rows_.push_back(first_row + i);
+    num_top_.push_back(top);
+    is_greedy_ = is_greedy_ && target < 0 && !controlled && slot->greedy;
+    is_extended_ = is_extended_ || controlled || top > 0;
+  };
+  for (int32_t i = 0; i < segment.num_scored; ++i)
+    add(i, plan.targets[static_cast<size_t>(segment.target_offset + i)], false, slot->prompt_top);
+  for (int32_t i = segment.num_rows - segment.num_outputs; i < segment.num_rows; ++i) {
+    const bool controlled =
+        slot->controlled || segment.num_banned > 0 || segment.first_position + i + 1 < slot->late_position;
+    // A row's controls depend on the tokens before it; and a slot has the memory for one controlled row.
+    RIDGE_CHECK(!controlled || segment.num_outputs == 1);
+    add(i, -1, controlled, slot->top);
+  }
+  if (segment.num_outputs > 0) slot->has_token = true;
+}
+
 StepLayout StepUpload::Write(int32_t padded_rows, int32_t padded_outputs, char* to) const {
   RIDGE_CHECK(padded_rows >= num_rows() && padded_outputs >= num_outputs());
-  StepLayout layout = StepLayout::Of(padded_rows, padded_outputs, is_greedy_);
+  StepLayout layout = StepLayout::Of(padded_rows, padded_outputs, is_greedy_, is_extended_);
   layout.split_count = static_cast<int32_t>(attention_.split_items().size());
   layout.prefill_count = static_cast<int32_t>(attention_.prefill_items().size());
   layout.sampling_change_count = static_cast<int32_t>(sampling_changes_.size());
@@ -171,7 +203,7 @@ StepLayout StepUpload::Write(int32_t padded_rows, int32_t padded_outputs, char* 
   CopyPadded(tokens_, padded_rows, 0, to + layout.tokens);
   CopyPadded(positions_, padded_rows, 0, to + layout.positions);
   CopyPadded(slots_, padded_rows, -1, to + layout.slots);
-  CopyPadded(sample_rows_, padded_outputs, {-1, 0}, to + layout.sample_rows);
+  CopyPadded(sample_rows_, padded_outputs, SampleRow{-1, 0}, to + layout.sample_rows);
   CopyPadded(output_rows_, padded_outputs, 0, to + layout.output_rows);
   std::memcpy(to + layout.num_split_items, &layout.split_count, sizeof(int32_t));
   Copy(attention_.split_items(), to + layout.split_items);

@@ -22,6 +22,7 @@ struct StepLayout {
   int32_t num_rows = 0;         // with padding
   int32_t num_outputs = 0;      // with padding
   bool greedy = false;          // all outputs are arg maxima without log-probabilities
+  bool extended = false;        // some are controlled, or report the most likely tokens
   int64_t tokens = 0;           // int32_t [num_rows]; -1 - s: the last token of slot s
   int64_t positions = 0;        // int32_t [num_rows]
   int64_t slots = 0;            // int32_t [num_rows]; -1: padding
@@ -40,7 +41,7 @@ struct StepLayout {
   int64_t bytes = 0;  // of all
 
   // The parts that do not move.
-  static StepLayout Of(int32_t num_rows, int32_t num_outputs, bool greedy);
+  static StepLayout Of(int32_t num_rows, int32_t num_outputs, bool greedy, bool extended = false);
 };
 
 class StepUpload {
@@ -63,6 +64,10 @@ class StepUpload {
   bool is_decode() const { return is_decode_; }
   // Whether all outputs are arg maxima without log-probabilities.
   bool is_greedy() const { return is_greedy_; }
+  // Whether some outputs are controlled or report the most likely tokens; then it is not greedy.
+  bool is_extended() const { return is_extended_; }
+  // How many of them each output reports.
+  const std::vector<int32_t>& num_top() const { return num_top_; }
   int32_t num_rows() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t num_outputs() const { return static_cast<int32_t>(sample_rows_.size()); }
 
@@ -75,6 +80,7 @@ class StepUpload {
  private:
   void ApplyChanges(const StepPlan& plan);
   void AddSegment(const StepPlan& plan, const Segment& segment);
+  void AddOutputs(const StepPlan& plan, const Segment& segment, int32_t first_row, SlotMirror::Slot* slot);
 
   const Limits limits_;
   SlotMirror mirror_;
@@ -82,7 +88,8 @@ class StepUpload {
 
   bool is_decode_ = false;
   bool is_greedy_ = false;
-  std::vector<int32_t> tokens_, positions_, slots_, output_rows_;
+  bool is_extended_ = false;
+  std::vector<int32_t> tokens_, positions_, slots_, output_rows_, num_top_;
   std::vector<kernels::cuda::SampleRow> sample_rows_;
   std::vector<kernels::cuda::SamplingChange> sampling_changes_;
   std::vector<kernels::cuda::BlockChange> block_changes_;

@@ -103,6 +103,46 @@ TEST_F(StepUploadTest, DecodeStepsTakeTheSlotsTokenAndAreFilledUpWithRowsOfNoSlo
   EXPECT_EQ(layout.block_change_count, 0);
 }
 
+TEST_F(StepUploadTest, OutputsSayWhatIsScoredControlledAndReported) {
+  StepPlan plan;
+  SlotAttach penalised{1, {.temperature = 0.0f, .repetition_penalty = 1.5f}};
+  penalised.prompt_tokens = 4;
+  SlotAttach late{2, {.temperature = 0.0f, .logprobs = true, .top_logprobs = 3, .prompt_top_logprobs = 2}};
+  late.prompt_tokens = 4;
+  late.controls.late_ids = {7};
+  late.controls.min_tokens = 1;
+  plan.attaches = {penalised, late, {3, {.temperature = 0.0f}}};
+  plan.appends = {{1, 0}, {2, 1}, {3, 2}};
+  plan.tokens = {10, 11, 12, 13};
+  plan.targets = {11, 12, 13};
+  plan.segments = {{1, 0, 4, false, 0, 1}, {2, 0, 4, false, 0, 1, 3, 0}, {3, 0, 4, false, 0, 1}};
+  upload_.Build(plan);
+  EXPECT_TRUE(upload_.is_extended());
+  EXPECT_FALSE(upload_.is_greedy());
+  EXPECT_EQ(upload_.num_top(), (std::vector<int32_t>{0, 2, 2, 2, 3, 0}));
+  const StepLayout layout = upload_.Write(12, 6, bytes_.data());
+  EXPECT_EQ(Part<int32_t>(layout.output_rows, 6), (std::vector<int32_t>{3, 4, 5, 6, 7, 11}));
+  const auto samples = Part<SampleRow>(layout.sample_rows, 6);
+  EXPECT_EQ(samples[0].controlled, 1);
+  EXPECT_EQ(samples[1].target, 11);
+  EXPECT_EQ(samples[1].controlled, 0);
+  EXPECT_EQ(samples[3].target, 13);
+  EXPECT_EQ(samples[4].target, -1);
+  EXPECT_EQ(samples[4].controlled, 1);  // the first token may not be late
+  EXPECT_EQ(samples[5].controlled, 0);
+  EXPECT_EQ(Part<SamplingChange>(layout.sampling_changes, 3)[1].sampling.late_position, 5);
+
+  StepPlan next;
+  next.banned = {5, 6};
+  next.segments = {{2, 4, 1, true, 0, 1}, {3, 4, 1, true, 0, 1, 0, 0, 2, 0}};
+  upload_.Build(next);
+  const StepLayout decode = upload_.Write(2, 2, bytes_.data());
+  const auto rows = Part<SampleRow>(decode.sample_rows, 2);
+  EXPECT_EQ(rows[0].controlled, 0);
+  EXPECT_EQ(rows[1].controlled, 1);
+  EXPECT_TRUE(upload_.is_decode());
+}
+
 // What a captured graph relies on.
 TEST_F(StepUploadTest, PartsOfADecodeStepDoNotMoveWithWhatStandsInThem) {
   upload_.Build(MixedPlan());
