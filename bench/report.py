@@ -2,13 +2,16 @@
 """Predictions and reports of the ladder.
 
 usage: bench/report.py predict SIMULATED bench/results/DEVICE    keep what the cost model expects, before anything is measured
-       bench/report.py write bench/results/DEVICE                README.md of each engine, and of the whole ladder
+       bench/report.py write bench/results/DEVICE                README.md of each engine, and LADDER.md of all
+       bench/report.py golden FILE FOLDER                         published token ids as records, for `ridge-bench parity`
 
 SIMULATED holds records of the same workloads on `--device simulated:CARD`. `write` compares: within 10 % of the prediction is a
 hit, within 25 % near, anything else a miss. It names the commits that hold prediction and records, so that a reader sees which
 came first.
 """
 import argparse
+import gzip
+import hashlib
 import json
 import pathlib
 import subprocess
@@ -143,6 +146,18 @@ def ladder_page(root, folders):
             + f"\n\n{verdict}\n\n{pictures}\n")
 
 
+def golden(file, folder):
+    """`file`: {"p16": {"prompt_tokens", "token_ids"}, ...}, of one sequence alone."""
+    lines = []
+    for label, output in json.loads(file.read_text()).items():
+        sha = hashlib.sha256(",".join(map(str, output["token_ids"])).encode()).hexdigest()[:8]
+        lines.append(json.dumps({"workload": f"{label}-x1", "sequence_index": 0, "prompt_tokens": output["prompt_tokens"], "output_sha8": sha,
+                                 "token_ids": output["token_ids"]}))
+    folder.mkdir(parents=True, exist_ok=True)
+    with gzip.open(folder / "runs.jsonl.gz", "wt", encoding="utf-8") as out:
+        out.write("\n".join(lines) + "\n")
+
+
 def write(root):
     folders = records.engine_folders(root)
     if not folders:
@@ -161,9 +176,14 @@ def main():
     command.add_argument("simulated", type=pathlib.Path)
     command.add_argument("device", type=pathlib.Path)
     commands.add_parser("write").add_argument("device", type=pathlib.Path)
+    command = commands.add_parser("golden")
+    command.add_argument("file", type=pathlib.Path)
+    command.add_argument("folder", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.command == "predict":
         predict(arguments.simulated, arguments.device)
+    elif arguments.command == "golden":
+        golden(arguments.file, arguments.folder)
     else:
         write(arguments.device)
 

@@ -61,6 +61,11 @@ absl::StatusOr<std::unique_ptr<EngineHost>> EngineHost::Open(const HostConfig& c
                                                              const OpenedModel& model) {
   const absl::StatusOr<worker::EnginePolicy> policy = worker::PolicyOf(names);
   if (!policy.ok()) return policy.status();
+  if (config.max_context > model.served().context_length) {
+    return InvalidField("--max_context",
+                        absl::StrCat(config.max_context, " tokens are more than the model's context of ",
+                                     model.served().context_length));
+  }
   auto host = std::make_unique<EngineHost>();
   host->wait_until_ = SleepUntil;
   const int64_t begin_ns = RealClock()->NowNs();

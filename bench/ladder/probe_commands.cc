@@ -29,9 +29,8 @@ struct Probed {
   std::unique_ptr<EngineHost> host;
 };
 
-absl::StatusOr<Probed> OpenForProbe(HostConfig config, const std::string& engine, int32_t longest) {
+absl::StatusOr<Probed> OpenForProbe(HostConfig config, const std::string& engine) {
   config.max_batch = 1;
-  config.max_context = longest;
   absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(config);
   if (!model.ok()) return model.status();
   worker::PolicyNames names;
@@ -48,7 +47,7 @@ absl::StatusOr<std::string> LogitGap(const LadderConfig& config, const Output& a
     return std::string("one of them ends there");
   const absl::StatusOr<std::string> source = ReadGzip(config.source_file);
   if (!source.ok()) return InvalidField("--source", source.status().message());
-  absl::StatusOr<Probed> probed = OpenForProbe(config.host, config.engines.front(), a.prompt_tokens + at);
+  absl::StatusOr<Probed> probed = OpenForProbe(config.host, config.engines.front());
   if (!probed.ok()) return probed.status();
   Prompts prompts = probed->model->MakePrompts(*source);
   absl::StatusOr<Prompt> prompt = prompts.For({PromptLabel(a.prompt_tokens), a.prompt_tokens, 1, 0, {}});
@@ -65,14 +64,16 @@ absl::StatusOr<std::string> LogitGap(const LadderConfig& config, const Output& a
 
 absl::Status Overhead(const LadderConfig& config, std::ostream& out) {
   for (const std::string& engine : config.engines) {
-    absl::StatusOr<Probed> probed =
-        OpenForProbe(config.host, engine, *std::max_element(std::begin(kContexts), std::end(kContexts)));
+    absl::StatusOr<Probed> probed = OpenForProbe(config.host, engine);
     if (!probed.ok()) return probed.status();
     BackendProbe probe = probed->host->Probe();
     out << absl::StrFormat("%s as %s launches, on %s: a pass over one token, us\n",
                            probed->model->served().name, engine, probed->host->info().device)
         << "| context | pipelined | serialized | of it in Submit | sync cost |\n|---|---|---|---|---|\n";
+    const int64_t held = int64_t{probed->host->num_blocks()} * worker::kBlockTokens;
+    const int64_t most = std::min<int64_t>(probed->model->served().context_length, held);
     for (const int32_t context : kContexts) {
+      if (context > most) continue;
       const absl::StatusOr<PassCost> cost = probe.MeasurePass(context, kWarmups, kRepetitions);
       if (!cost.ok()) return cost.status();
       out << absl::StrFormat("| %d | %.1f | %.1f | %.1f | %.1f |\n", context, cost->pipelined_s * 1e6,

@@ -114,6 +114,12 @@ TEST_F(LadderTest, RequestsThatWaitForOthersToEndComeWhenTheyAreSent) {
   }
 }
 
+TEST_F(LadderTest, RefusesPromptsBeyondTheModelsContext) {
+  config_.engines = {"ridge"};
+  const absl::Status status = Closed(config_, {{UniformDraw(40000, 8, 1)}, 0, 1}, progress_);
+  EXPECT_EQ(status.message(), "--max_context: 40008 tokens are more than the model's context of 32768");
+}
+
 TEST_F(LadderTest, RefusesAnotherDeviceThanTheExpectedOne) {
   config_.engines = {"ridge"};
   config_.expect_device = "NVIDIA H200";
