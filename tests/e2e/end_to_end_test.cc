@@ -3,9 +3,11 @@
 
 #include <signal.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -90,6 +92,74 @@ class EndToEndTest : public ::testing::Test {
   std::vector<Server> workers_;
   Server router_;
 };
+
+// By choice, in order: id, log-probability, number of the most likely tokens.
+using Generated = std::map<int32_t, std::vector<std::tuple<int32_t, float, int>>>;
+
+Generated AskForChoices(const std::string& address, const v1::GenerateRequest& request,
+                        v1::Summary* summary) {
+  Client client(address);
+  grpc::ClientContext context;
+  const auto reader = client.stub()->Generate(&context, request);
+  Generated generated;
+  for (v1::GenerateResponse message; reader->Read(&message);) {
+    for (const v1::ChoiceTokens& choice : message.choices()) {
+      for (const v1::Token& token : choice.tokens())
+        generated[choice.choice()].emplace_back(token.id(), token.logprob(), token.top_logprobs_size());
+    }
+    if (message.has_summary()) *summary = message.summary();
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << Describe(status);
+  return generated;
+}
+
+TEST_F(EndToEndTest, TheRouterPassesEverySamplingFieldAndAllChoices) {
+  ASSERT_NO_FATAL_FAILURE(StartWorkers(1));
+  v1::GenerateRequest request = GreedyRequest(kPrompt, 40);
+  v1::SamplingParams& sampling = *request.mutable_sampling();
+  sampling.set_temperature(1);
+  sampling.set_seed(7);
+  sampling.set_repetition_penalty(1.2f);
+  sampling.set_presence_penalty(0.5f);
+  sampling.set_frequency_penalty(0.25f);
+  (*sampling.mutable_logit_bias())[11] = 3;
+  sampling.add_bad_token_ids(5);
+  request.set_min_tokens(10);
+  request.add_stop_token_ids(11);
+  request.set_logprobs(3);
+  request.set_prompt_logprobs(1);
+  request.set_echo(true);
+  request.set_truncate_prompt_tokens(5);
+  request.set_n(3);
+  v1::Summary direct_summary, summary;
+  const Generated direct = AskForChoices(workers_[0].grpc, request, &direct_summary);
+  const Generated relayed = AskForChoices(router_.grpc, request, &summary);
+  EXPECT_EQ(relayed, direct);
+  ASSERT_EQ(summary.choices_size(), 3);
+  int32_t tokens = 0;
+  for (int32_t choice = 0; choice < 3; ++choice) {
+    const int32_t generated = summary.choices(choice).completion_tokens();
+    EXPECT_GE(generated, 10);
+    const int32_t echoed = choice == 0 ? 5 : 0;
+    ASSERT_EQ(relayed.at(choice).size(), static_cast<size_t>(echoed + generated));
+    for (size_t i = 0; i < relayed.at(choice).size(); ++i) {
+      const auto& [id, logprob, num_top] = relayed.at(choice)[i];
+      const bool is_prompt = i < static_cast<size_t>(echoed);
+      EXPECT_EQ(num_top, !is_prompt ? 3 : i > 0 ? 1 : 0);
+      if (is_prompt) {
+        EXPECT_EQ(id, kPrompt[i + 1]);
+      } else {
+        EXPECT_NE(id, 5);
+        EXPECT_LT(logprob, 0);
+      }
+    }
+    tokens += generated;
+  }
+  EXPECT_EQ(summary.usage().prompt_tokens(), 5);
+  EXPECT_EQ(summary.usage().completion_tokens(), tokens);
+  EXPECT_NE(relayed.at(1), relayed.at(2));
+}
 
 TEST_F(EndToEndTest, TheRouterStreamsTheWorkersTokens) {
   ASSERT_NO_FATAL_FAILURE(StartWorkers(1));
