@@ -339,7 +339,7 @@ class Bench {
 int main(int argc, char** argv) {
   const std::string model = argc > 1 ? argv[1] : "synthetic:qwen2.5-1.5b";
   const std::string sections = argc > 3 ? argv[3] : "mdp";
-  if (ridge::worker::CudaBackend::DeviceCount() == 0) {
+  if (ridge::kernels::cuda::DeviceCount() == 0) {
     std::puts("no CUDA device: nothing measured");
     return 0;
   }

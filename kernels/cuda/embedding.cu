@@ -25,7 +25,9 @@ __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args) 
   if (token < 0) token = args.last_tokens[-1 - token];
   float* to = args.residual + static_cast<int64_t>(row) * args.hidden;
   for (int i = 2 * threadIdx.x; i < args.hidden; i += 2 * kThreads) {
-    const Half* from = args.table + PackedIndex(token, i, args.hidden);
+    const int64_t index =
+        args.row_major ? int64_t{token} * args.hidden + i : PackedIndex(token, i, args.hidden);
+    const Half* from = args.table + index;
     *reinterpret_cast<float2*>(to + i) = __half22float2(*reinterpret_cast<const __half2*>(from));
   }
 }

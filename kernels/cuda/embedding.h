@@ -16,7 +16,8 @@ struct EmbeddingArgs {
   const Half* table;           // [vocab][hidden], packed (packing.h)
   float* residual;             // [num_rows][hidden]
   int32_t num_rows;
-  int32_t hidden;  // a multiple of 16
+  int32_t hidden;          // a multiple of 16
+  bool row_major = false;  // how the table stands instead of packed
 };
 
 [[nodiscard]] cudaError_t LaunchEmbedding(const EmbeddingArgs& args, cudaStream_t stream);

@@ -2,7 +2,7 @@
 // (generating).
 #include "kernels/cuda/packing.h"
 
-#include <cuda_fp16.h>
+#include "kernels/cuda/synthetic.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
@@ -20,19 +20,6 @@ __global__ void __launch_bounds__(kThreads)
   if (pair >= num_pairs) return;
   const int64_t row = pair * 2 / target.k, column = pair * 2 % target.k;
   *PlaceOf(target, first_row + row, column) = reinterpret_cast<const uint32_t*>(rows)[pair];
-}
-
-__device__ uint64_t Mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-__device__ uint32_t SyntheticBits(const SyntheticTensor& tensor, uint64_t index) {
-  const int32_t integer =
-      static_cast<int32_t>(Mix(tensor.key + index * 0x9E3779B97F4A7C15u) >> 40) - (1 << 23);
-  const float value = __fmul_rn(static_cast<float>(tensor.offset + (integer >> tensor.shift)), tensor.scale);
-  return __half_as_ushort(__float2half_rn(value));
 }
 
 __global__ void __launch_bounds__(kThreads)

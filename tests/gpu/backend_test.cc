@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/extended_sampling.h"
+#include "tests/unit/worker/backend/golden_checks.h"
 #include "tests/unit/worker/backend/schedule_runner.h"
 #include "tests/unit/worker/backend/step_driver.h"
 #include "tests/unit/worker/loop/same_tokens.h"
@@ -20,11 +21,6 @@
 
 namespace ridge::worker {
 namespace {
-
-std::string DataDirectory() {
-  const char* directory = std::getenv("RIDGE_TEST_DATA_DIR");
-  return directory != nullptr ? directory : RIDGE_TEST_DATA_DIR;
-}
 
 // Small, with sizes that are no multiple of a tile or a chunk: queries share KV heads by three, the MLP's K
 // is cut by the rule for long rows.
@@ -80,33 +76,96 @@ class CudaBackendTest : public testing::TestWithParam<const char*> {
   std::unique_ptr<WeightSource> source_;
 };
 
-TEST_P(CudaBackendTest, LogitsAreCloseToTheCpus) {
-  const std::unique_ptr<CudaBackend> backend = MakeBackend();
-  auto cpu = CpuBackend::Create(*source_, {}).value();
-  ASSERT_TRUE(cpu->Reserve(kNumBlocks, {.max_slots = 2, .max_step_rows = kMaxRows}).ok());
-  StepDriver driver(backend.get(), kNumBlocks), cpu_driver(cpu.get(), kNumBlocks);
+// The logits of a prompt's every token, ours and the CPU's.
+void ExpectCloseToTheCpus(const WeightSource& source, const char* name, CudaBackend* backend, int32_t blocks,
+                          int32_t rows) {
+  auto cpu = CpuBackend::Create(source, {}).value();
+  ASSERT_TRUE(cpu->Reserve(blocks, {.max_slots = 2, .max_step_rows = rows}).ok());
+  StepDriver driver(backend, blocks), cpu_driver(cpu.get(), blocks);
   std::mt19937 random(11);
-  std::vector<TokenId> tokens(std::min(400, source_->config().context_length));
+  std::vector<TokenId> tokens(std::min(400, source.config().context_length));
   for (TokenId& token : tokens)
-    token = static_cast<TokenId>(random() % static_cast<uint32_t>(source_->config().vocab_size));
-  double squares = 0, largest = 0;
-  size_t count = 0;
+    token = static_cast<TokenId>(random() % static_cast<uint32_t>(source.config().vocab_size));
   for (StepDriver* each : {&driver, &cpu_driver}) {
     each->Attach(0, {.temperature = 0.0f});
     each->AddRows(0, tokens, static_cast<int32_t>(tokens.size()));
   }
   const StepResult result = driver.Run(true), expected = cpu_driver.Run(true);
   ASSERT_EQ(result.logits.size(), expected.logits.size());
-  for (size_t i = 0; i < result.logits.size(); ++i, ++count) {
+  double squares = 0, largest = 0;
+  for (size_t i = 0; i < result.logits.size(); ++i) {
     const double difference = std::fabs(double{result.logits[i]} - expected.logits[i]);
     ASSERT_FALSE(std::isnan(difference)) << i;
     largest = std::max(largest, difference);
     squares += difference * difference;
   }
-  std::printf("%s: largest %.5f, rms %.6f\n", GetParam(), largest,
-              std::sqrt(squares / static_cast<double>(count)));
+  const double rms = std::sqrt(squares / static_cast<double>(result.logits.size()));
+  std::printf("%s: largest %.5f, rms %.6f\n", name, largest, rms);
   EXPECT_LE(largest, 1e-1);
-  EXPECT_LE(std::sqrt(squares / static_cast<double>(count)), 2e-2);
+  EXPECT_LE(rms, 2e-2);
+}
+
+TEST_P(CudaBackendTest, LogitsAreCloseToTheCpus) {
+  const std::unique_ptr<CudaBackend> backend = MakeBackend();
+  ExpectCloseToTheCpus(*source_, GetParam(), backend.get(), kNumBlocks, kMaxRows);
+}
+
+// The opt-in path keeps the tolerances, not the bits, and its id says so.
+TEST_P(CudaBackendTest, CublasLtIsCloseToTheCpusAndFollowsTheGoldens) {
+  if (const absl::Status library = CublasLt::Find(); !library.ok()) GTEST_SKIP() << library.message();
+  const std::unique_ptr<CudaBackend> ours = MakeBackend();
+  for (bool graphs : {false, true}) {
+    auto backend = CudaBackend::Create(*source_, {.graphs = graphs, .matmul = CudaMatmul::kCublasLt}).value();
+    ASSERT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 64, .max_step_rows = kMaxRows}).ok());
+    EXPECT_EQ(backend->Info().numerics_id.rfind(kCublasLtPrefix, 0), 0u);
+    EXPECT_NE(backend->Info().numerics_id, kCublasLtPrefix + ours->Info().numerics_id);
+    ExpectCloseToTheCpus(*source_, GetParam(), backend.get(), kNumBlocks, kMaxRows);
+    StepDriver driver(backend.get(), kNumBlocks);
+    driver.Attach(1, {.temperature = 0.0f});  // the driver before left slot 0 attached
+    driver.AddRows(1, {5, 17, 30, 42}, 1);
+    driver.Run();
+    for (int i = 0; i < 20; ++i) {
+      driver.AddDecodeRow(1);
+      ASSERT_EQ(driver.Run().outputs.size(), 1u);
+    }
+  }
+  if (std::string(GetParam()).rfind("tiny-", 0) != 0) return;
+  auto backend = CudaBackend::Create(*source_, {.matmul = CudaMatmul::kCublasLt}).value();
+  ASSERT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 1, .max_step_rows = kMaxRows}).ok());
+  StepDriver driver(backend.get(), kNumBlocks);
+  ExpectTinyGolden(&driver, ReadGolden(std::string(GetParam()) + "/golden.json"));
+}
+
+TEST_P(CudaBackendTest, FollowsTheGoldens) {
+  const std::string name = GetParam();
+  const std::unique_ptr<CudaBackend> backend = MakeBackend();
+  StepDriver driver(backend.get(), kNumBlocks);
+  if (name.rfind("tiny-", 0) == 0) {
+    ExpectTinyGolden(&driver, ReadGolden(name + "/golden.json"));
+  } else if (name == "smollm2") {
+    ExpectSmolLm2Golden(&driver, backend->Info().vocab_size, kMaxRows,
+                        ReadGolden("smollm2-135m/golden_fp16w.json"));
+  } else {
+    GTEST_SKIP() << "nothing was recorded of a made-up model";
+  }
+}
+
+// 256 decode rows of a step, in graphs and on the stream.
+TEST_P(CudaBackendTest, BitsAreTheSameIn256Rows) {
+  std::vector<Request> requests = MakeRequests(source_->config().vocab_size, 256);
+  for (Request& request : requests) request.prompt.resize(std::min<size_t>(request.prompt.size(), 40));
+  std::vector<Answer> expected;
+  for (bool graphs : {false, true}) {
+    auto backend = CudaBackend::Create(*source_, {.graphs = graphs}).value();
+    ASSERT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 256, .max_step_rows = kMaxRows}).ok());
+    if (expected.empty()) expected = ScheduleRunner(backend.get(), requests, {.return_logits = false}).Run();
+    const std::vector<Answer> answers =
+        ScheduleRunner(backend.get(), requests, {.batch = 256, .seed = 3, .return_logits = false}).Run();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_EQ(answers[i].tokens, expected[i].tokens) << i;
+      ASSERT_EQ(answers[i].logprobs, expected[i].logprobs) << i;
+    }
+  }
 }
 
 // RIDGE_FUZZ_SCHEDULES says how many; a few suffice to notice that something broke.

@@ -6,6 +6,7 @@
 // alone, never on the other segments of the plan, on how a prefill was cut, or on the number of threads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,7 +19,7 @@ namespace ridge::worker {
 
 struct BackendInfo {
   std::string device;       // for people: "cpu: AMD EPYC (avx2, 2 threads)"
-  std::string numerics_id;  // equal ids promise equal bits
+  std::string numerics_id;  // equal ids promise equal bits, unless it begins with kCublasLtPrefix
   int64_t kv_block_bytes;   // one block of kBlockTokens tokens, all layers
   int64_t memory_bytes;     // of the device
   int64_t weight_bytes;     // as held on the device
@@ -28,6 +29,9 @@ struct BackendInfo {
   bool extended_sampling = false;
 };
 
+// What begins the numerics id of a backend whose matmuls are a library's: its bits depend on batch mates too.
+inline constexpr char kCublasLtPrefix[] = "cublaslt-";
+
 struct BackendLimits {
   int32_t max_slots;      // sequences that run at once
   int32_t max_step_rows;  // rows of one plan
@@ -36,11 +40,20 @@ struct BackendLimits {
 // Names a submitted step; tickets count up from 0.
 using StepTicket = uint64_t;
 
+inline constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
+
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual const BackendInfo& Info() const = 0;
+
+  // How many blocks to reserve where nobody has said. A card is ours: all that it has left beside weights and
+  // working memory. The host's memory is others' too: kDefaultKvBytes. RESOURCE_EXHAUSTED says how much is
+  // missing for one. Before Reserve, with the same limits, at most once.
+  virtual absl::StatusOr<int32_t> DefaultBlocks(const BackendLimits&) {
+    return static_cast<int32_t>(std::clamp<int64_t>(kDefaultKvBytes / Info().kv_block_bytes, 1, INT32_MAX));
+  }
 
   // Allocates the KV pool and all working memory; once, before the first Submit. RESOURCE_EXHAUSTED says how
   // much is missing. The pool is zeroed here and never again.

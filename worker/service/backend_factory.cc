@@ -10,7 +10,9 @@
 #include "worker/backend/simulated/card.h"
 #include "worker/backend/simulated/simulated_backend.h"
 #if RIDGE_HAVE_CUDA
+#include "worker/backend/cuda/cublas_lt.h"
 #include "worker/backend/cuda/cuda_backend.h"
+#include "worker/backend/cuda/open_card.h"
 #endif
 
 namespace ridge::worker {
@@ -24,10 +26,16 @@ std::unique_ptr<Backend> WithMetrics(std::unique_ptr<Device> backend, MetricsReg
 }
 
 #if RIDGE_HAVE_CUDA
-absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const EnginePolicy& policy, const WeightSource& source,
-                                                    MetricsRegistry* registry) {
-  absl::StatusOr<std::unique_ptr<CudaBackend>> backend =
-      CudaBackend::Create(source, {.graphs = policy.launch == LaunchPolicy::kGraph});
+absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const WorkerConfig& config, const EnginePolicy& policy,
+                                                    const WeightSource& source, MetricsRegistry* registry) {
+  CudaOptions options;
+  options.graphs = policy.launch == LaunchPolicy::kGraph;
+  if (config.matmul == "cublaslt") {
+    if (const absl::Status library = CublasLt::Find(); !library.ok())
+      return InvalidField("--matmul", library.message());
+    options.matmul = CudaMatmul::kCublasLt;
+  }
+  absl::StatusOr<std::unique_ptr<CudaBackend>> backend = CudaBackend::Create(source, options);
   if (absl::IsFailedPrecondition(backend.status()))
     return InvalidField("--device", backend.status().message());
   if (!backend.ok()) return InvalidField("--model", backend.status().message());
@@ -52,14 +60,17 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const WorkerConfig& confi
                                                        MetricsRegistry* registry) {
   const EnginePolicy policy = PolicyOf(config.policy).value();
 #if RIDGE_HAVE_CUDA
-  if (config.device == "cuda" || (config.device == "auto" && CudaBackend::DeviceCount() > 0)) {
-    return CreateCuda(policy, source, registry);
+  const std::string obstacle = config.device == "auto" ? Obstacle(CountCards(), 0) : "";
+  if (config.device == "cuda" || (config.device == "auto" && obstacle.empty())) {
+    return CreateCuda(config, policy, source, registry);
   }
+#else
+  const std::string obstacle = "this build has no CUDA backend";
 #endif
   if (absl::StartsWith(config.device, kSimulatedPrefix)) {
     return CreateSimulated(absl::StripPrefix(config.device, kSimulatedPrefix), policy, source);
   }
-  if (config.device == "auto") LogInfo("device: no CUDA card, serving on the CPU");
+  if (config.device == "auto") LogInfo("device: serving on the CPU: {}", obstacle);
   absl::StatusOr<std::unique_ptr<CpuBackend>> backend =
       CpuBackend::Create(source, {.threads = config.threads, .pin_threads = config.pin_threads});
   if (!backend.ok()) return InvalidField("--model", backend.status().message());

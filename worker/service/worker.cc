@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/logging.h"
+#include "common/start_phase.h"
 #include "common/status.h"
 #include "worker/model/open_model.h"
 #include "worker/service/backend_factory.h"
@@ -20,15 +21,6 @@ constexpr absl::Duration kWatchInterval = absl::Milliseconds(500);
 // 0 is no limit.
 int64_t LimitNs(absl::Duration limit) {
   return limit == absl::ZeroDuration() ? INT64_MAX : absl::ToInt64Nanoseconds(limit);
-}
-
-// Runs a phase of the start and logs how long it took.
-template <typename Function>
-auto Timed(const char* name, Function phase) {
-  const int64_t begin_ns = RealClock()->NowNs();
-  auto result = phase();
-  if (result.ok()) LogInfo("start: {} in {:.3f} s", name, (RealClock()->NowNs() - begin_ns) * 1e-9);
-  return result;
 }
 
 }  // namespace
@@ -57,14 +49,14 @@ Worker::~Worker() {
 absl::Status Worker::Load() {
   if (absl::Status status = CheckModelPath(config_); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<WeightSource>> source =
-      Timed("model opened", [this] { return OpenModel(config_.model); });
+      TimedPhase("model opened", [this] { return OpenModel(config_.model); });
   if (!source.ok()) return InvalidField("--model", source.status().message());
   absl::StatusOr<ServedModel> model =
-      Timed("tokenizer loaded", [&] { return LoadServedModel(config_, **source); });
+      TimedPhase("tokenizer loaded", [&] { return LoadServedModel(config_, **source); });
   if (!model.ok()) return model.status();
   model_ = *std::move(model);
-  absl::Status status = Timed("weights loaded", [&] { return LoadBackend(**source); });
-  if (status.ok()) status = Timed("memory reserved", [this] { return ReserveMemory(); });
+  absl::Status status = TimedPhase("weights loaded", [&] { return LoadBackend(**source); });
+  if (status.ok()) status = TimedPhase("memory reserved", [this] { return ReserveMemory(); });
   if (status.ok()) LimitContext();
   return status;
 }
@@ -82,21 +74,26 @@ absl::Status Worker::LoadBackend(const WeightSource& source) {
 
 absl::Status Worker::ReserveMemory() {
   const int64_t block_bytes = backend_->Info().kv_block_bytes;
-  if (config_.kv_cache_bytes < block_bytes) {
+  const BackendLimits limits{config_.max_batch, config_.step_tokens};
+  int64_t asked_blocks = 0;
+  if (!config_.kv_cache_bytes.has_value()) {
+    const absl::StatusOr<int32_t> blocks = backend_->DefaultBlocks(limits);
+    if (!blocks.ok()) return InvalidField("--kv_cache_bytes", blocks.status().message());
+    asked_blocks = *blocks;
+  } else if (asked_blocks = *config_.kv_cache_bytes / block_bytes; asked_blocks == 0) {
     return InvalidField("--kv_cache_bytes",
-                        absl::StrCat(config_.kv_cache_bytes, " is less than one block of ", kBlockTokens,
+                        absl::StrCat(*config_.kv_cache_bytes, " is less than one block of ", kBlockTokens,
                                      " tokens, ", block_bytes, " bytes"));
   }
   // More than what all sequences hold at their limits would never be used.
   const int64_t most_blocks = int64_t{config_.max_batch} * ((model_.context_length - 1) / kBlockTokens + 1);
-  const int64_t asked_blocks = config_.kv_cache_bytes / block_bytes;
   num_blocks_ = static_cast<int32_t>(std::min({asked_blocks, most_blocks, int64_t{INT32_MAX}}));
   if (num_blocks_ < asked_blocks) {
     LogInfo("--kv_cache_bytes: {} of {} bytes are used: no more than --max_batch x context can be",
-            num_blocks_ * block_bytes, config_.kv_cache_bytes);
+            num_blocks_ * block_bytes, asked_blocks * block_bytes);
   }
   model_.kv_capacity_tokens = int64_t{num_blocks_} * kBlockTokens;
-  absl::Status status = backend_->Reserve(num_blocks_, {config_.max_batch, config_.step_tokens});
+  absl::Status status = backend_->Reserve(num_blocks_, limits);
   if (!status.ok()) return InvalidField("--kv_cache_bytes", status.message());
   return status;
 }

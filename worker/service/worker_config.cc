@@ -55,10 +55,18 @@ absl::Status CheckDevice(const std::string& device) {
 #endif
 }
 
+absl::Status CheckMatmul(const WorkerConfig& config) {
+  absl::Status status = CheckOneOf("--matmul", config.matmul, {"ridge", "cublaslt"});
+  if (status.ok() && config.matmul == "cublaslt" && config.device != "cuda") {
+    return InvalidField("--matmul", absl::StrCat("cublaslt needs --device cuda, not ", config.device));
+  }
+  return status;
+}
+
 absl::Status CheckEngine(const WorkerConfig& config) {
   absl::Status status = PolicyOf(config.policy).status();
   status.Update(CheckRange("--threads", config.threads, 0, kMaxThreads));
-  status.Update(CheckRange("--kv_cache_bytes", config.kv_cache_bytes, 1, INT64_MAX));
+  status.Update(CheckRange("--kv_cache_bytes", config.kv_cache_bytes.value_or(1), 1, INT64_MAX));
   status.Update(CheckRange("--max_batch", config.max_batch, 1, kMaxBatch));
   status.Update(CheckRange("--step_tokens", config.step_tokens, 1, kMaxStepTokens));
   status.Update(CheckRange("--chunk_tokens", config.chunk_tokens, 1, kMaxStepTokens));
@@ -81,6 +89,7 @@ absl::Status Validate(const WorkerConfig& config) {
   status.Update(ParseHostPort("--listen", config.listen, 0).status());
   status.Update(CheckRange("--metrics_port", config.metrics_port, -1, kMaxPort));
   status.Update(CheckDevice(config.device));
+  status.Update(CheckMatmul(config));
   status.Update(CheckEngine(config));
   status.Update(CheckOneOf("--default_sampling", config.default_sampling, {"ridge", "model"}));
   status.Update(
@@ -101,19 +110,19 @@ absl::Status Validate(const WorkerConfig& config) {
 }
 
 std::string ToString(const WorkerConfig& config) {
-  return absl::StrCat("model=", config.model, " served_model_name=", config.served_model_name,
-                      " listen=", config.listen, " metrics_port=", config.metrics_port,
-                      " device=", config.device, " ", ToString(config.policy), " threads=", config.threads,
-                      " pin_threads=", config.pin_threads, " kv_cache_bytes=", config.kv_cache_bytes,
-                      " max_batch=", config.max_batch, " step_tokens=", config.step_tokens,
-                      " chunk_tokens=", config.chunk_tokens, " max_context=", config.max_context,
-                      " default_sampling=", config.default_sampling, " chat_template=", config.chat_template,
-                      " max_message_bytes=", config.max_message_bytes, " log_level=", config.log_level,
-                      " max_queued_requests=", config.max_queued_requests,
-                      " max_queued_tokens=", config.max_queued_tokens,
-                      " queue_timeout=", absl::FormatDuration(config.queue_timeout),
-                      " stall_timeout=", absl::FormatDuration(config.stall_timeout),
-                      " drain_timeout=", absl::FormatDuration(config.drain_timeout));
+  return absl::StrCat(
+      "model=", config.model, " served_model_name=", config.served_model_name, " listen=", config.listen,
+      " metrics_port=", config.metrics_port, " device=", config.device, " matmul=", config.matmul, " ",
+      ToString(config.policy), " threads=", config.threads, " pin_threads=", config.pin_threads,
+      " kv_cache_bytes=", config.kv_cache_bytes.has_value() ? absl::StrCat(*config.kv_cache_bytes) : "auto",
+      " max_batch=", config.max_batch, " step_tokens=", config.step_tokens,
+      " chunk_tokens=", config.chunk_tokens, " max_context=", config.max_context,
+      " default_sampling=", config.default_sampling, " chat_template=", config.chat_template,
+      " max_message_bytes=", config.max_message_bytes, " log_level=", config.log_level,
+      " max_queued_requests=", config.max_queued_requests, " max_queued_tokens=", config.max_queued_tokens,
+      " queue_timeout=", absl::FormatDuration(config.queue_timeout),
+      " stall_timeout=", absl::FormatDuration(config.stall_timeout),
+      " drain_timeout=", absl::FormatDuration(config.drain_timeout));
 }
 
 }  // namespace ridge::worker

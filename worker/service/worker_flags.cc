@@ -17,6 +17,9 @@ ABSL_FLAG(
     "cuda, cpu, or auto: a CUDA card where there is one, else the CPU; simulated:CARD: made-up tokens at "
     "that card's pace (an unknown CARD lists them)");
 ABSL_FLAG(
+    std::string, matmul, WorkerConfig().matmul,
+    "matrix products on cuda: ridge, or cublaslt: NVIDIA's library, whose results depend on batch mates");
+ABSL_FLAG(
     std::string, engine, WorkerConfig().policy.engine,
     "engine preset: naive, cached, batched, continuous, paged, chunked, fused, flash or ridge; the flags "
     "that follow replace one of its choices each");
@@ -29,8 +32,9 @@ ABSL_FLAG(std::string, launch, "", "stream, or graph (replayed, one step ahead)"
 ABSL_FLAG(int, threads, WorkerConfig().threads, "compute threads; 0: one a core");
 ABSL_FLAG(bool, pin_threads, WorkerConfig().pin_threads,
           "keep each compute thread on a core of its own; not where several workers share the cores");
-ABSL_FLAG(std::string, kv_cache_bytes, "1GiB",
-          "most KV memory; no more is taken than max_batch x context needs");
+ABSL_FLAG(std::string, kv_cache_bytes, "auto",
+          "most KV memory; no more is taken than max_batch x context needs; auto: what a card has left, 1GiB "
+          "elsewhere");
 ABSL_FLAG(int, max_batch, WorkerConfig().max_batch, "sequences that run at once");
 ABSL_FLAG(int, step_tokens, WorkerConfig().step_tokens, "most rows of one step; at least max_batch");
 ABSL_FLAG(int, chunk_tokens, WorkerConfig().chunk_tokens, "most prompt rows of one sequence in a step");
@@ -65,6 +69,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
   config.listen = absl::GetFlag(FLAGS_listen);
   config.metrics_port = absl::GetFlag(FLAGS_metrics_port);
   config.device = absl::GetFlag(FLAGS_device);
+  config.matmul = absl::GetFlag(FLAGS_matmul);
   config.policy = {.engine = absl::GetFlag(FLAGS_engine),
                    .memory = absl::GetFlag(FLAGS_memory),
                    .admission = absl::GetFlag(FLAGS_admission),
@@ -87,9 +92,11 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags() {
   config.queue_timeout = absl::GetFlag(FLAGS_queue_timeout);
   config.stall_timeout = absl::GetFlag(FLAGS_stall_timeout);
   config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
-  absl::StatusOr<int64_t> kv_bytes = ParseBytes("kv_cache_bytes", absl::GetFlag(FLAGS_kv_cache_bytes));
-  if (!kv_bytes.ok()) return kv_bytes.status();
-  config.kv_cache_bytes = *kv_bytes;
+  if (const std::string text = absl::GetFlag(FLAGS_kv_cache_bytes); text != "auto") {
+    absl::StatusOr<int64_t> kv_bytes = ParseBytes("kv_cache_bytes", text);
+    if (!kv_bytes.ok()) return kv_bytes.status();
+    config.kv_cache_bytes = *kv_bytes;
+  }
   absl::StatusOr<int64_t> message_bytes =
       ParseBytes("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes));
   if (!message_bytes.ok()) return message_bytes.status();

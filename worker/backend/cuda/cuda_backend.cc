@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -9,9 +10,12 @@
 #include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/hash.h"
+#include "common/logging.h"
+#include "common/start_phase.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/numerics_probe.h"
 #include "kernels/order.h"
+#include "worker/backend/cuda/open_card.h"
 
 namespace ridge::worker {
 namespace {
@@ -22,6 +26,14 @@ namespace cuda = kernels::cuda;
 constexpr int kSteps = 4;
 // How long Collect polls before it sleeps.
 constexpr std::chrono::microseconds kSpin{20};
+
+// What a launch that does not wait cannot say.
+constexpr char kHowToFind[] = "CUDA_LAUNCH_BLOCKING=1 with --launch=stream names the kernel";
+
+bool LaunchesBlock() {
+  const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+  return blocking != nullptr && std::strcmp(blocking, "0") != 0;
+}
 
 // Row counts for which a decode step is captured; a step takes the next one and pads.
 std::vector<int32_t> GraphRows(int32_t max_rows) {
@@ -55,49 +67,41 @@ absl::Status CheckModel(const ModelConfig& config) {
 
 }  // namespace
 
-int CudaBackend::DeviceCount() {
-  return cuda::DeviceCount();
-}
-
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const WeightSource& source,
                                                                  const CudaOptions& options) {
   if (absl::Status status = CheckModel(source.config()); !status.ok()) return status;
-  if (const int count = cuda::DeviceCount(); options.device >= count) {
-    return absl::FailedPreconditionError(
-        count == 0 ? "no CUDA device: no card, or no driver that this build can use (it needs CUDA 13)"
-                   : absl::StrFormat("CUDA device %d: there are %d", options.device, count));
+  absl::StatusOr<cuda::DeviceInfo> device =
+      TimedPhase("card opened", [&] { return OpenCard(options.device); });
+  if (!device.ok()) return device.status();
+  std::unique_ptr<CublasLt> cublas;
+  if (options.matmul == CudaMatmul::kCublasLt) {
+    absl::StatusOr<std::unique_ptr<CublasLt>> opened = CublasLt::Open();
+    if (!opened.ok()) return opened.status();
+    cublas = *std::move(opened);
   }
-  absl::Status status = CudaStatus(cudaSetDevice(options.device), "device");
-  cuda::DeviceInfo device;
-  status.Update(CudaStatus(cuda::GetDeviceInfo(&device), "device"));
-  if (!status.ok()) return status;
-  if (device.capability < cuda::kMinCapability) {
-    return absl::FailedPreconditionError(absl::StrFormat("%s has compute capability %d.%d; 8.0 is needed",
-                                                         device.name, device.capability / 10,
-                                                         device.capability % 10));
-  }
-  status = CudaStatus(cuda::ProbeLaunch(nullptr), "first kernel");
-  if (!status.ok()) return status;
   absl::StatusOr<CudaStream> stream = CudaStream::Create();
   if (!stream.ok()) return stream.status();
-  absl::StatusOr<CudaWeights> weights = CudaWeights::Load(source, stream->get());
+  const MatrixLayout layout = cublas != nullptr ? MatrixLayout::kRowMajor : MatrixLayout::kPacked;
+  absl::StatusOr<CudaWeights> weights =
+      TimedPhase("weights on the card", [&] { return CudaWeights::Load(source, stream->get(), layout); });
   if (!weights.ok()) return weights.status();
   std::unique_ptr<CudaBackend> backend(
-      new CudaBackend(source, device, *std::move(stream), *std::move(weights), options));
-  if (status = backend->SetNumericsId(source); !status.ok()) return status;
+      new CudaBackend(source, *device, *std::move(stream), *std::move(weights), std::move(cublas), options));
+  if (absl::Status status = backend->SetNumericsId(source); !status.ok()) return status;
   return backend;
 }
 
 CudaBackend::CudaBackend(const WeightSource& source, cuda::DeviceInfo device, CudaStream stream,
-                         CudaWeights weights, const CudaOptions& options)
+                         CudaWeights weights, std::unique_ptr<CublasLt> cublas, const CudaOptions& options)
     : config_(source.config()),
       device_(std::move(device)),
       options_(options),
+      is_blocking_(LaunchesBlock()),
       stream_(std::move(stream)),
-      weights_(std::move(weights)) {
-  info_.device = absl::StrFormat("cuda: %s (sm_%d, %d MiB, %d SMs at up to %d MHz, memory at %d MHz)",
-                                 device_.name, device_.capability, device_.memory_bytes >> 20,
-                                 device_.num_sms, device_.sm_clock_mhz, device_.memory_clock_mhz);
+      weights_(std::move(weights)),
+      cublas_(std::move(cublas)) {
+  info_.device = absl::StrCat("cuda: ", Describe(device_));
+  if (cublas_ != nullptr) absl::StrAppend(&info_.device, ", matmuls by cuBLASLt ", cublas_->version());
   info_.kv_block_bytes = config_.kv_bytes_per_token() * kBlockTokens;
   info_.memory_bytes = device_.memory_bytes;
   info_.weight_bytes = weights_.bytes();
@@ -107,7 +111,7 @@ CudaBackend::CudaBackend(const WeightSource& source, cuda::DeviceInfo device, Cu
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_.get());
-  for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
+  DropGraphs();
 }
 
 // Equal ids promise equal bits: model, types, every constant that fixes the order of a sum, and the card's
@@ -130,21 +134,70 @@ absl::Status CudaBackend::SetNumericsId(const WeightSource& source) {
       kernels::kVirtualLanes, kernels::kNormGroup, kernels::kAttentionChunk, kernels::kAttentionTile,
       kernels::kVocabularySlice, kernels::DotChunk(config_.hidden_size), kernels::DotChunk(config_.q_size()),
       kernels::DotChunk(config_.mlp_size), probe_hash.HexDigest(), source.Fingerprint()));
-  info_.numerics_id = hash.HexDigest().substr(0, 32);
+  if (cublas_ != nullptr) {
+    hash.Update(absl::StrCat(" cublaslt=", cublas_->version(), " card=", device_.name));
+    info_.numerics_id = kCublasLtPrefix;
+  }
+  info_.numerics_id += hash.HexDigest().substr(0, 32);
   return absl::OkStatus();
 }
 
+absl::StatusOr<int32_t> CudaBackend::DefaultBlocks(const BackendLimits& limits) {
+  RIDGE_CHECK(forward_ == nullptr);
+  // What graphs take is known once they are there; with the smallest pool that they can be captured on.
+  absl::Status status = Prepare(limits);
+  if (status.ok()) status = ReserveKv(1, limits);
+  size_t free = 0, total = 0;
+  if (status.ok()) status = CudaStatus(cudaMemGetInfo(&free, &total), "free memory");
+  DropGraphs();
+  if (!status.ok()) return status;
+  const int64_t bytes = static_cast<int64_t>(free) - kMemoryMargin + info_.kv_block_bytes;
+  if (bytes < info_.kv_block_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("KV cache: %d MiB of the card's memory are missing for a block of %d KiB and a "
+                        "margin of %d MiB (%d of "
+                        "%d MiB are free)",
+                        ((info_.kv_block_bytes - bytes) >> 20) + 1, info_.kv_block_bytes >> 10,
+                        kMemoryMargin >> 20, free >> 20, total >> 20));
+  }
+  return static_cast<int32_t>(std::min<int64_t>(bytes / info_.kv_block_bytes, INT32_MAX));
+}
+
 absl::Status CudaBackend::Reserve(int32_t num_blocks, const BackendLimits& limits) {
-  RIDGE_CHECK(forward_ == nullptr && num_blocks >= 1 && limits.max_slots >= 1 && limits.max_step_rows >= 1);
+  RIDGE_CHECK(num_blocks >= 1);
+  absl::Status status;
+  if (forward_ == nullptr) status = Prepare(limits);
+  if (status.ok()) status = ReserveKv(num_blocks, limits);
+  size_t free = 0, total = 0;
+  if (status.ok()) status = CudaStatus(cudaMemGetInfo(&free, &total), "free memory");
+  if (!status.ok()) return status;
+  LogInfo(
+      "memory of the card: weights {} MiB, workspace {} MiB, KV cache {} MiB in {} blocks; {} graphs; {} of "
+      "{} "
+      "MiB are free",
+      weights_.bytes() >> 20, forward_->workspace_bytes() >> 20, num_blocks * info_.kv_block_bytes >> 20,
+      num_blocks, graphs_.size(), free >> 20, total >> 20);
+  return status;
+}
+
+absl::Status CudaBackend::Prepare(const BackendLimits& limits) {
+  RIDGE_CHECK(forward_ == nullptr && limits.max_slots >= 1 && limits.max_step_rows >= 1);
   max_rows_ = limits.max_step_rows;
-  const int32_t graph_rows = std::min(limits.max_slots, max_rows_);
-  absl::StatusOr<std::unique_ptr<CudaForward>> forward =
-      CudaForward::Create(config_, &weights_, device_, num_blocks, limits, stream_.get());
+  absl::StatusOr<std::unique_ptr<CudaForward>> forward = TimedPhase("workspace", [&] {
+    return CudaForward::Create(config_, &weights_, cublas_.get(), device_, limits, stream_.get());
+  });
   if (!forward.ok()) return forward.status();
   forward_ = *std::move(forward);
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::ReserveKv(int32_t num_blocks, const BackendLimits& limits) {
+  RIDGE_CHECK(in_flight_.empty() && submitted_ == 0);
+  if (absl::Status status = forward_->ReserveKv(num_blocks, stream_.get()); !status.ok()) return status;
   upload_ = std::make_unique<StepUpload>(StepUpload::Limits{config_.vocab_size, config_.context_length,
                                                             max_rows_, limits.max_slots, num_blocks,
                                                             forward_->attention_limits()});
+  device_upload_ = DeviceMemory();
   absl::StatusOr<DeviceMemory> device_upload = DeviceMemory::Allocate(upload_->max_bytes(), "step upload");
   if (!device_upload.ok()) return device_upload.status();
   device_upload_ = *std::move(device_upload);
@@ -152,13 +205,14 @@ absl::Status CudaBackend::Reserve(int32_t num_blocks, const BackendLimits& limit
       CudaStatus(cudaMemsetAsync(device_upload_.as<void>(), 0, static_cast<size_t>(device_upload_.bytes()),
                                  stream_.get()),
                  "step upload");
+  free_.clear();
   for (int i = 0; i < kSteps && status.ok(); ++i) {
     absl::StatusOr<std::unique_ptr<Step>> step = NewStep();
     if (!step.ok()) return step.status();
     free_.push_back(*std::move(step));
   }
-  if (status.ok() && options_.graphs) status = CaptureGraphs(graph_rows);
-  return status;
+  if (!status.ok() || !options_.graphs) return status;
+  return TimedPhase("graphs", [&] { return CaptureGraphs(std::min(limits.max_slots, max_rows_)); });
 }
 
 absl::StatusOr<std::unique_ptr<CudaBackend::Step>> CudaBackend::NewStep() {
@@ -176,6 +230,24 @@ absl::StatusOr<std::unique_ptr<CudaBackend::Step>> CudaBackend::NewStep() {
   return step;
 }
 
+void CudaBackend::DropGraphs() {
+  for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
+  graphs_.clear();
+}
+
+absl::Status CudaBackend::RunPadding(int32_t rows) {
+  upload_->Build(StepPlan());
+  const PinnedMemory& host = free_.front()->upload;
+  const StepLayout layout = upload_->Write(rows, rows, host.as<char>());
+  absl::Status status =
+      CudaStatus(cudaMemcpyAsync(device_upload_.as<void>(), host.as<void>(),
+                                 static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_.get()),
+                 "step upload");
+  if (status.ok()) status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
+  status.Update(CudaStatus(cudaStreamSynchronize(stream_.get()), "first step"));
+  return status;
+}
+
 absl::Status CudaBackend::CaptureGraphs(int32_t max_rows) {
   for (int32_t rows : GraphRows(max_rows)) {
     absl::Status status = CaptureGraph(rows, false, false);
@@ -187,6 +259,9 @@ absl::Status CudaBackend::CaptureGraphs(int32_t max_rows) {
 }
 
 absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy, bool extended) {
+  if (cublas_ != nullptr) {  // it may load code at a size's first launch, which a capture does not allow
+    if (absl::Status status = RunPadding(rows); !status.ok()) return status;
+  }
   StepLayout layout = StepLayout::Of(rows, rows, greedy, extended);
   layout.split_count = 1;  // the kernel reads how many there are
   absl::Status status =
@@ -242,6 +317,7 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   step->greedy = upload_->is_greedy();
   step->num_top.clear();
   if (upload_->is_extended()) step->num_top = upload_->num_top();
+  step->graph_rows = graph != nullptr ? graph->rows : 0;
   const int32_t padded_rows = graph != nullptr ? graph->rows : rows;
   step->padded_outputs = graph != nullptr ? graph->rows : step->num_outputs;
   step->has_logits = plan.return_logits && step->num_outputs > 0;
@@ -267,8 +343,19 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   }
   status.Update(EnqueueResults(step));
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrFormat("step %d of %d rows: %s", step->ticket, step->num_rows,
-                                                     status.message()));
+  return StepError(*step, absl::StrCat(status.message(), is_blocking_ ? "" : EarlierKernels(*step)));
+}
+
+absl::Status CudaBackend::StepError(const Step& step, absl::string_view what) const {
+  const std::string graph = step.graph_rows > 0 ? absl::StrFormat(", a graph of %d", step.graph_rows) : "";
+  return absl::InternalError(
+      absl::StrFormat("step %d (%d rows%s): %s", step.ticket, step.num_rows, graph, what));
+}
+
+// An error of a kernel is seen by whatever call comes next.
+std::string CudaBackend::EarlierKernels(const Step& step) const {
+  const StepTicket first = in_flight_.empty() ? step.ticket : in_flight_.front()->ticket;
+  return absl::StrFormat(" (or a kernel before it, since step %d; %s)", first, kHowToFind);
 }
 
 absl::Status CudaBackend::EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout) {
@@ -313,8 +400,8 @@ absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
     }
     if (error == cudaErrorNotReady) error = cudaEventSynchronize(step->done.get());
     if (error != cudaSuccess) {
-      step->status = CudaStatus(
-          error, absl::StrFormat("step %d of %d rows: while its kernels ran", ticket, step->num_rows));
+      step->status = StepError(
+          *step, absl::StrCat(CudaStatus(error, "a kernel failed").message(), " (", kHowToFind, ")"));
       if (lost_.ok()) lost_ = step->status;
     }
   }

@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/cuda/cublas_lt.h"
 #include "worker/backend/cuda/cuda_forward.h"
 #include "worker/backend/cuda/cuda_weights.h"
 #include "worker/backend/cuda/step_upload.h"
@@ -22,24 +24,32 @@
 
 namespace ridge::worker {
 
+enum class CudaMatmul {
+  kRidge,     // our kernels: the numerics contract
+  kCublasLt,  // the library's: no promise beyond tolerance, and a numerics id that says so
+};
+
 struct CudaOptions {
   int device = 0;
   bool graphs = true;  // false: every step on the stream
+  CudaMatmul matmul = CudaMatmul::kRidge;
 };
 
 class CudaBackend : public Backend {
  public:
-  // How many cards there are; 0 where there is no driver.
-  static int DeviceCount();
+  // Of the card's memory, what DefaultBlocks leaves: for code that CUDA loads when a kernel runs for the
+  // first time, and for its own bookkeeping.
+  static constexpr int64_t kMemoryMargin = int64_t{256} << 20;
 
   // Chooses the card and loads the weights; the source is not needed afterwards. FAILED_PRECONDITION where
-  // there is no usable card, UNIMPLEMENTED where the kernels cannot do the model, RESOURCE_EXHAUSTED, or an
-  // error of the source.
+  // there is no usable card or no cuBLASLt, UNIMPLEMENTED where the kernels cannot do the model,
+  // RESOURCE_EXHAUSTED, or an error of the source.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const WeightSource& source,
                                                              const CudaOptions& options);
   ~CudaBackend() override;
 
   const BackendInfo& Info() const override { return info_; }
+  absl::StatusOr<int32_t> DefaultBlocks(const BackendLimits& limits) override;
   absl::Status Reserve(int32_t num_blocks, const BackendLimits& limits) override;
   StepTicket Submit(const StepPlan& plan) override;
   absl::StatusOr<StepResult> Collect(StepTicket ticket) override;
@@ -60,8 +70,9 @@ class CudaBackend : public Backend {
     CudaEvent done;
     absl::Status status;
     StepTicket ticket = 0;
-    int32_t num_rows = 0;  // without padded ones
-    StepResult counts;     // outputs are added when they are there
+    int32_t num_rows = 0;    // without padded ones
+    int32_t graph_rows = 0;  // of the graph that was replayed; 0: none was
+    StepResult counts;       // outputs are added when they are there
     int32_t num_outputs = 0;
     int32_t padded_outputs = 0;
     bool greedy = false;  // its log-probabilities were not written
@@ -75,10 +86,16 @@ class CudaBackend : public Backend {
   };
 
   CudaBackend(const WeightSource& source, kernels::cuda::DeviceInfo device, CudaStream stream,
-              CudaWeights weights, const CudaOptions& options);
+              CudaWeights weights, std::unique_ptr<CublasLt> cublas, const CudaOptions& options);
 
   absl::Status SetNumericsId(const WeightSource& source);
+  // All working memory but the KV pool, the steps' host memory and the graphs; once.
+  absl::Status Prepare(const BackendLimits& limits);
+  absl::Status ReserveKv(int32_t num_blocks, const BackendLimits& limits);
   absl::Status CaptureGraphs(int32_t max_rows);
+  void DropGraphs();
+  // Runs a step of padded rows alone, which changes nothing.
+  absl::Status RunPadding(int32_t rows);
   absl::StatusOr<std::unique_ptr<Step>> NewStep();
   absl::Status CaptureGraph(int32_t rows, bool greedy, bool extended);
   const Graph* GraphFor(int32_t rows) const;
@@ -86,13 +103,17 @@ class CudaBackend : public Backend {
   absl::Status EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout);
   absl::Status EnqueueResults(Step* step);
   absl::Status Enqueue(Step* step, const StepPlan& plan);
+  absl::Status StepError(const Step& step, absl::string_view what) const;
+  std::string EarlierKernels(const Step& step) const;
 
   const ModelConfig config_;
   const kernels::cuda::DeviceInfo device_;
   const CudaOptions options_;
+  const bool is_blocking_;  // CUDA waits for each kernel: an error comes from its own launch
   BackendInfo info_;
   CudaStream stream_;
   CudaWeights weights_;
+  std::unique_ptr<CublasLt> cublas_;  // null: our kernels
 
   std::unique_ptr<CudaForward> forward_;  // these once Reserve was called
   std::unique_ptr<StepUpload> upload_;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/rms_norm.h"
 #include "kernels/cuda/sampling.h"
+#include "kernels/cuda/silu_mul.h"
 #include "kernels/cuda/slot_changes.h"
 #include "kernels/rope_table.h"
 
@@ -27,24 +28,27 @@ const T* At(const char* upload, int64_t offset) {
 
 }  // namespace
 
-CudaForward::CudaForward(const ModelConfig& config, const CudaWeights* weights,
+CudaForward::CudaForward(const ModelConfig& config, const CudaWeights* weights, CublasLt* cublas,
                          const cuda::DeviceInfo& device)
     : config_(config),
       weights_(*weights),
+      cublas_(cublas),
       device_{device.num_sms, static_cast<int32_t>(device.shared_bytes_per_block), cuda::HasWgmma()},
       logit_stride_((config.vocab_size + 3) / 4 * 4),
       attention_limits_{config.num_heads, config.num_kv_heads, config.head_dim, device.num_sms, 0,
                         kMaxPartials,     kMaxSharedTiles} {}
 
-absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(
-    const ModelConfig& config, const CudaWeights* weights, const cuda::DeviceInfo& device, int32_t num_blocks,
-    const BackendLimits& limits, cudaStream_t stream) {
-  std::unique_ptr<CudaForward> forward(new CudaForward(config, weights, device));
+absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const ModelConfig& config,
+                                                                 const CudaWeights* weights, CublasLt* cublas,
+                                                                 const cuda::DeviceInfo& device,
+                                                                 const BackendLimits& limits,
+                                                                 cudaStream_t stream) {
+  std::unique_ptr<CudaForward> forward(new CudaForward(config, weights, cublas, device));
   absl::Status status = CudaStatus(cuda::PrepareMatmul(), "matmul");
   status.Update(CudaStatus(
       cuda::AttentionSplitBlocks(config.head_dim, device.num_sms, &forward->attention_limits_.split_blocks),
       "attention"));
-  if (status.ok()) status = forward->Allocate(num_blocks, limits, stream);
+  if (status.ok()) status = forward->Allocate(limits, stream);
   if (!status.ok()) return status;
   return forward;
 }
@@ -64,7 +68,17 @@ int64_t CudaForward::MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) c
   return bytes;
 }
 
-absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limits, cudaStream_t stream) {
+absl::Status CudaForward::ReserveKv(int32_t num_blocks, cudaStream_t stream) {
+  kv_pool_ = DeviceMemory();
+  absl::StatusOr<DeviceMemory> pool =
+      DeviceMemory::Allocate(config_.kv_bytes_per_token() * kBlockTokens * num_blocks, "KV cache");
+  if (!pool.ok()) return pool.status();
+  kv_pool_ = *std::move(pool);
+  return CudaStatus(cudaMemsetAsync(kv_pool_.as<void>(), 0, static_cast<size_t>(kv_pool_.bytes()), stream),
+                    "KV cache");
+}
+
+absl::Status CudaForward::Allocate(const BackendLimits& limits, cudaStream_t stream) {
   const int32_t max_rows = limits.max_step_rows;
   const int64_t rows = max_rows, slots = limits.max_slots, logit_rows = std::min(max_rows, kLogitRows);
   table_stride_ = (config_.context_length + kBlockTokens - 1) / kBlockTokens;
@@ -101,13 +115,18 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
        static_cast<int64_t>(
            cuda::SamplingWorkspaceBytes(static_cast<int32_t>(logit_rows), config_.vocab_size)),
        "sampling workspace"},
-      {&kv_pool_, config_.kv_bytes_per_token() * kBlockTokens * num_blocks, "KV cache"},
+      {&wide_,
+       cublas_ == nullptr
+           ? 16
+           : rows * std::max(2 * config_.mlp_size, config_.q_size() + 2 * config_.kv_size()) * 4,
+       "activations"},
   };
   for (const auto& part : parts) {
     absl::StatusOr<DeviceMemory> memory = DeviceMemory::Allocate(part.bytes, part.what);
     if (!memory.ok()) return memory.status();
     *part.memory = *std::move(memory);
-    // Counters and the KV pool must be zero; the rest must not hold a NaN that padding could meet.
+    workspace_bytes_ += part.bytes;
+    // Counters must be zero; the rest must not hold a NaN that padding could meet.
     absl::Status status = CudaStatus(
         cudaMemsetAsync(part.memory->as<void>(), 0, static_cast<size_t>(part.bytes), stream), part.what);
     if (!status.ok()) return status;
@@ -124,39 +143,12 @@ absl::Status CudaForward::Allocate(int32_t num_blocks, const BackendLimits& limi
     absl::StatusOr<DeviceMemory> table = DeviceMemory::Allocate(static_cast<int64_t>(bytes), "RoPE table");
     if (!table.ok()) return table.status();
     *memory = *std::move(table);
+    workspace_bytes_ += memory->bytes();
     absl::Status status = CudaStatus(
         cudaMemcpy(memory->as<void>(), values->data(), bytes, cudaMemcpyHostToDevice), "RoPE table");
     if (!status.ok()) return status;
   }
   return CudaStatus(cudaStreamSynchronize(stream), "memory");
-}
-
-int64_t CudaForward::bytes() const {
-  int64_t total = controls_.bytes();
-  for (const DeviceMemory* memory : {&kv_pool_,
-                                     &top_,
-                                     &block_tables_,
-                                     &slot_sampling_,
-                                     &last_tokens_,
-                                     &cosines_,
-                                     &sines_,
-                                     &results_,
-                                     &residual_,
-                                     &normed_,
-                                     &qkv_,
-                                     &query_,
-                                     &attention_,
-                                     &gated_,
-                                     &best_,
-                                     &logits_,
-                                     &matmul_workspace_,
-                                     &matmul_counters_,
-                                     &attention_partials_,
-                                     &attention_counters_,
-                                     &sampling_workspace_}) {
-    total += memory->bytes();
-  }
-  return total;
 }
 
 void CudaForward::Check(cudaError_t error, const char* kernel) {
@@ -191,9 +183,10 @@ absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, floa
                               cudaStream_t stream) {
   status_ = absl::OkStatus();
   const int32_t rows = layout.num_rows;
-  Check(cuda::LaunchEmbedding({At<int32_t>(upload, layout.tokens), last_tokens_.as<int32_t>(),
-                               weights_.embedding().packed, residual_.as<float>(), rows, config_.hidden_size},
-                              stream),
+  Check(cuda::LaunchEmbedding(
+            {At<int32_t>(upload, layout.tokens), last_tokens_.as<int32_t>(), weights_.embedding().packed,
+             residual_.as<float>(), rows, config_.hidden_size, weights_.layout() == MatrixLayout::kRowMajor},
+            stream),
         "embedding");
   for (int32_t l = 0; l < config_.num_layers; ++l) {
     const CudaLayer& layer = weights_.layers()[static_cast<size_t>(l)];
@@ -291,7 +284,8 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
     const cuda::SampleRow* rows = At<cuda::SampleRow>(upload, layout.sample_rows) + begin;
     // The arg max is found where the logits come into being, by the kernel that can: they are not even
     // written then.
-    const bool arg_max = layout.greedy && host_logits == nullptr && count <= cuda::kMaxArgMaxRows;
+    const bool arg_max =
+        cublas_ == nullptr && layout.greedy && host_logits == nullptr && count <= cuda::kMaxArgMaxRows;
     cuda::MatmulArgs args{};
     args.output = arg_max ? cuda::MatmulOutput::kArgMax : cuda::MatmulOutput::kStore;
     args.best = best_.as<uint64_t>();
@@ -337,6 +331,7 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
 
 void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm,
                            int32_t rows, cuda::MatmulArgs args, cudaStream_t stream) {
+  if (cublas_ != nullptr) return MultiplyByLibrary(name, matrix, input, norm, rows, args, stream);
   const cuda::MatmulPlan plan = cuda::PlanMatmul(rows, matrix.n, matrix.k, device_);
   args.x = input;
   if (norm != nullptr && cuda::TakesNorm(plan, rows, matrix.k)) {
@@ -356,6 +351,34 @@ void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Hal
   args.workspace = matmul_workspace_.as<float>();
   args.counters = matmul_counters_.as<int32_t>();
   Check(cuda::LaunchMatmul(plan, args, stream), name);
+}
+
+void CudaForward::MultiplyByLibrary(const char* name, const CudaMatrix& matrix, const Half* input,
+                                    const float* norm, int32_t rows, const cuda::MatmulArgs& args,
+                                    cudaStream_t stream) {
+  if (norm != nullptr) {
+    Norm(norm, nullptr, rows, stream);
+    input = normed_.as<Half>();
+  }
+  const bool to_wide =
+      args.output == cuda::MatmulOutput::kSwiGlu || args.output == cuda::MatmulOutput::kRopeKv;
+  CublasLtMatmul matmul{input, matrix.packed, args.bias, args.y, rows, matrix.n, matrix.k, matrix.n, false};
+  if (to_wide) matmul.y = wide_.as<float>();
+  if (args.y_stride != 0) matmul.y_stride = args.y_stride;
+  matmul.add = args.output == cuda::MatmulOutput::kResidual;
+  if (status_.ok()) status_ = cublas_->Multiply(matmul, stream);
+  if (args.output == cuda::MatmulOutput::kSwiGlu) {
+    const int32_t mlp = matrix.n / 2;
+    Check(cuda::LaunchSiluMul({matmul.y, matmul.y + mlp, matrix.n, 1, args.gated, rows, mlp,
+                               results_.as<unsigned long long>()},
+                              stream),
+          name);
+  }
+  if (args.output == cuda::MatmulOutput::kRopeKv) {
+    cuda::RopeKvArgs rope = args.rope;
+    rope.qkv = matmul.y;
+    Check(cuda::LaunchRopeKv(rope, stream), name);
+  }
 }
 
 void CudaForward::Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream) {

@@ -14,6 +14,7 @@
 #include "kernels/cuda/matmul.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/cuda/control_memory.h"
+#include "worker/backend/cuda/cublas_lt.h"
 #include "worker/backend/cuda/cuda_weights.h"
 #include "worker/backend/cuda/device_memory.h"
 #include "worker/backend/cuda/step_upload.h"
@@ -32,11 +33,17 @@ class CudaForward {
   // Output rows whose logits exist at a time: bounds their memory.
   static constexpr int32_t kLogitRows = 256;
 
+  // All memory but the KV pool's. `cublas` does the matmuls where it is not null; the weights are row-major
+  // then.
   static absl::StatusOr<std::unique_ptr<CudaForward>> Create(const ModelConfig& config,
-                                                             const CudaWeights* weights,
+                                                             const CudaWeights* weights, CublasLt* cublas,
                                                              const kernels::cuda::DeviceInfo& device,
-                                                             int32_t num_blocks, const BackendLimits& limits,
+                                                             const BackendLimits& limits,
                                                              cudaStream_t stream);
+
+  // The KV pool, zeroed; in place of what was there. Before the first Run; graphs that were captured before
+  // are void.
+  absl::Status ReserveKv(int32_t num_blocks, cudaStream_t stream);
 
   const kernels::cuda::AttentionPlanLimits& attention_limits() const { return attention_limits_; }
 
@@ -57,12 +64,14 @@ class CudaForward {
   const char* results() const { return results_.as<char>(); }
   // Of an extended step: [outputs][kMaxTopLogprobs].
   const kernels::cuda::TopLogprob* top() const { return top_.as<kernels::cuda::TopLogprob>(); }
-  int64_t bytes() const;
+  // Of everything but the KV pool.
+  int64_t workspace_bytes() const { return workspace_bytes_ + controls_.bytes(); }
 
  private:
-  CudaForward(const ModelConfig& config, const CudaWeights* weights, const kernels::cuda::DeviceInfo& device);
+  CudaForward(const ModelConfig& config, const CudaWeights* weights, CublasLt* cublas,
+              const kernels::cuda::DeviceInfo& device);
 
-  absl::Status Allocate(int32_t num_blocks, const BackendLimits& limits, cudaStream_t stream);
+  absl::Status Allocate(const BackendLimits& limits, cudaStream_t stream);
   int64_t MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) const;
 
   kernels::cuda::RopeKvArgs RopeKv(const StepLayout& layout, const char* upload,
@@ -75,22 +84,28 @@ class CudaForward {
   // `norm` null: x is `input`; else RMSNorm of the residual stream with these weights.
   void Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm,
                 int32_t rows, kernels::cuda::MatmulArgs args, cudaStream_t stream);
+  // The same with cuBLASLt: what our matmuls do besides is done by kernels before and behind.
+  void MultiplyByLibrary(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm,
+                         int32_t rows, const kernels::cuda::MatmulArgs& args, cudaStream_t stream);
   // RMSNorm of the residual stream's rows (those of `row_list` where it is not null) to normed_.
   void Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream);
   void Check(cudaError_t error, const char* kernel);
 
   const ModelConfig config_;
   const CudaWeights& weights_;
+  CublasLt* const cublas_;  // null: our kernels
   const kernels::cuda::MatmulDevice device_;
   const int64_t logit_stride_;
   kernels::cuda::AttentionPlanLimits attention_limits_;
   int32_t table_stride_ = 0;
+  int64_t workspace_bytes_ = 0;
   absl::Status status_;  // of the call in progress
 
   ControlMemory controls_;
   DeviceMemory top_;
   DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_, results_;
   DeviceMemory residual_, normed_, qkv_, query_, attention_, gated_, best_, logits_;
+  DeviceMemory wide_;  // cuBLASLt's sums of q, k and v or of gate and up
   DeviceMemory matmul_workspace_, matmul_counters_, attention_partials_, attention_counters_,
       sampling_workspace_;
 };

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "kernels/cuda/packing.h"
+#include "kernels/cuda/row_major.h"
 #include "kernels/half.h"
 
 namespace ridge::worker {
@@ -41,15 +42,20 @@ class Places {
 // Brings tensors to their places through two staging buffers: one is filled while the other is on its way.
 class CudaWeights::Loader {
  public:
-  Loader(const WeightSource& source, cudaStream_t stream) : source_(source), stream_(stream) {}
+  Loader(const WeightSource& source, MatrixLayout layout, cudaStream_t stream)
+      : source_(source), layout_(layout), stream_(stream) {}
 
   absl::Status Matrix(TensorId id, const CudaMatrix& to, int64_t row_begin, RowPlacement placement) {
     const TensorShape shape = ShapeOf(source_.config(), id);
     const PackTarget target = {to.packed, to.k, row_begin, placement, source_.config().head_dim};
+    Half* const rows_begin = layout_ == MatrixLayout::kRowMajor ? to.packed + row_begin * to.k : nullptr;
     if (const std::optional<GeneratedTensor> tensor = source_.Generated(id); tensor.has_value()) {
+      const kernels::cuda::SyntheticTensor synthetic = {tensor->key, tensor->scale, tensor->offset,
+                                                        tensor->shift};
       return CudaStatus(
-          kernels::cuda::LaunchPackSynthetic({tensor->key, tensor->scale, tensor->offset, tensor->shift},
-                                             shape.rows, target, stream_),
+          rows_begin != nullptr
+              ? kernels::cuda::LaunchGenerateRows(synthetic, shape.rows * shape.cols, rows_begin, stream_)
+              : kernels::cuda::LaunchPackSynthetic(synthetic, shape.rows, target, stream_),
           "synthetic weights");
     }
     // Whole leaves of the fingerprint, which then needs no second pass over the file.
@@ -59,8 +65,12 @@ class CudaWeights::Loader {
       const int64_t count = std::min(batch, shape.rows - row);
       absl::StatusOr<const Half*> rows = Upload(id, row, count, count * shape.cols);
       if (!rows.ok()) return rows.status();
-      absl::Status status =
-          CudaStatus(kernels::cuda::LaunchPackRows(*rows, row, count, target, stream_), "pack rows");
+      absl::Status status = CudaStatus(
+          rows_begin != nullptr ? cudaMemcpyAsync(rows_begin + row * shape.cols, *rows,
+                                                  static_cast<size_t>(count * shape.cols) * sizeof(Half),
+                                                  cudaMemcpyDeviceToDevice, stream_)
+                                : kernels::cuda::LaunchPackRows(*rows, row, count, target, stream_),
+          "pack rows");
       status.Update(CudaStatus(cudaEventRecord(buffers_[next_].done.get(), stream_), "pack rows"));
       if (!status.ok()) return status;
       next_ = (next_ + 1) % buffers_.size();
@@ -120,6 +130,7 @@ class CudaWeights::Loader {
   }
 
   const WeightSource& source_;
+  const MatrixLayout layout_;
   const cudaStream_t stream_;
   std::array<Buffer, 2> buffers_;
   size_t next_ = 0;
@@ -147,9 +158,11 @@ int64_t CudaWeights::Place(const ModelConfig& config, char* base) {
   return places.bytes();
 }
 
-absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaStream_t stream) {
+absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaStream_t stream,
+                                              MatrixLayout layout) {
   const ModelConfig& config = source.config();
   CudaWeights weights;
+  weights.layout_ = layout;
   absl::StatusOr<DeviceMemory> memory = DeviceMemory::Allocate(weights.Place(config, nullptr), "weights");
   if (!memory.ok()) return memory.status();
   weights.memory_ = *std::move(memory);
@@ -159,7 +172,7 @@ absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaSt
       CudaStatus(cudaMemsetAsync(weights.memory_.as<void>(), 0, static_cast<size_t>(weights.bytes()), stream),
                  "weights");
 
-  Loader loader(source, stream);
+  Loader loader(source, layout, stream);
   const auto vector = [&](TensorId id, const float* to, RowPlacement placement = RowPlacement::kPlain) {
     if (status.ok()) status = loader.Vector(id, const_cast<float*>(to), placement);
   };
@@ -170,7 +183,8 @@ absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaSt
   if (status.ok()) status = loader.Finish();  // vectors are copied past the stream
   // The matmul's epilogue rotates pairs that stand together; a norm needs the whole head, and a kernel of its
   // own.
-  const RowPlacement heads = config.qk_norm ? RowPlacement::kPlain : RowPlacement::kRotary;
+  const bool packed = layout == MatrixLayout::kPacked;
+  const RowPlacement heads = packed && !config.qk_norm ? RowPlacement::kRotary : RowPlacement::kPlain;
   matrix({TensorRole::kTokenEmbedding}, weights.embedding_);
   if (!config.tied_embedding) matrix({TensorRole::kOutput}, weights.output_);
   vector({TensorRole::kFinalNorm}, weights.final_norm_);
@@ -192,8 +206,9 @@ absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaSt
     }
     matrix({TensorRole::kAttentionOutput, l}, layer.attention_output);
     vector({TensorRole::kMlpNorm, l}, layer.mlp_norm);
-    matrix({TensorRole::kGate, l}, layer.gate_up, 0, RowPlacement::kGate);
-    matrix({TensorRole::kUp, l}, layer.gate_up, 0, RowPlacement::kUp);
+    matrix({TensorRole::kGate, l}, layer.gate_up, 0, packed ? RowPlacement::kGate : RowPlacement::kPlain);
+    matrix({TensorRole::kUp, l}, layer.gate_up, packed ? 0 : config.mlp_size,
+           packed ? RowPlacement::kUp : RowPlacement::kPlain);
     matrix({TensorRole::kDown, l}, layer.down);
   }
   if (status.ok()) status = loader.Finish();

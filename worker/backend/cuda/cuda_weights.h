@@ -12,11 +12,16 @@
 
 namespace ridge::worker {
 
-// Packed [n][k] (kernels/cuda/packing.h).
+// [n][k], packed unless the layout says otherwise.
 struct CudaMatrix {
   Half* packed = nullptr;
   int32_t n = 0;
   int32_t k = 0;
+};
+
+enum class MatrixLayout {
+  kPacked,    // in tiles, rows placed for the epilogues of our matmuls (kernels/cuda/packing.h)
+  kRowMajor,  // one row after the other, as they are named below: for a library
 };
 
 struct CudaLayer {
@@ -28,7 +33,7 @@ struct CudaLayer {
   const float* key_norm;        // [head_dim]
   CudaMatrix attention_output;  // [hidden][q_size]
   const float* mlp_norm;        // [hidden]
-  CudaMatrix gate_up;           // tiles of 8 rows of gate and 8 of up, [2 mlp][hidden]
+  CudaMatrix gate_up;           // [2 mlp][hidden]: rows of gate, then of up; packed: 8 and 8 in turn
   CudaMatrix down;              // [hidden][mlp]
 };
 
@@ -36,7 +41,10 @@ class CudaWeights {
  public:
   // Reads through pinned staging memory, or lets the card make the weights where the source is synthetic.
   // Returns when all is in place. Errors of the source, or RESOURCE_EXHAUSTED.
-  static absl::StatusOr<CudaWeights> Load(const WeightSource& source, cudaStream_t stream);
+  static absl::StatusOr<CudaWeights> Load(const WeightSource& source, cudaStream_t stream,
+                                          MatrixLayout layout = MatrixLayout::kPacked);
+
+  MatrixLayout layout() const { return layout_; }
 
   const CudaMatrix& embedding() const { return embedding_; }
   const CudaMatrix& output() const { return output_.n == 0 ? embedding_ : output_; }
@@ -51,6 +59,7 @@ class CudaWeights {
   // null first.
   int64_t Place(const ModelConfig& config, char* base);
 
+  MatrixLayout layout_ = MatrixLayout::kPacked;
   DeviceMemory memory_;
   CudaMatrix embedding_;
   CudaMatrix output_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -10,8 +11,14 @@
 
 namespace ridge::worker {
 
+// Of tests/golden; the variable says where it is for a program that was built elsewhere.
+inline std::string DataDirectory() {
+  const char* directory = std::getenv("RIDGE_TEST_DATA_DIR");
+  return directory != nullptr ? directory : RIDGE_TEST_DATA_DIR;
+}
+
 inline nlohmann::json ReadGolden(const std::string& name) {
-  return nlohmann::json::parse(std::ifstream(std::string(RIDGE_TEST_DATA_DIR) + "/" + name));
+  return nlohmann::json::parse(std::ifstream(DataDirectory() + "/" + name));
 }
 
 }  // namespace ridge::worker

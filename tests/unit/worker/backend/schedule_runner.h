@@ -40,10 +40,10 @@ struct Schedule {
 
 // Prompts of 1 to 400 tokens, the long ones rare; every third request greedy, the others sampled in different
 // ways.
-inline std::vector<Request> MakeRequests(int32_t vocab_size) {
+inline std::vector<Request> MakeRequests(int32_t vocab_size, int32_t count = kNumRequests) {
   std::mt19937 random(7);
-  std::vector<Request> requests(kNumRequests);
-  for (int32_t i = 0; i < kNumRequests; ++i) {
+  std::vector<Request> requests(static_cast<size_t>(count));
+  for (int32_t i = 0; i < count; ++i) {
     const int32_t length =
         i % 16 == 5 ? 250 + static_cast<int32_t>(random() % 150) : 1 + static_cast<int32_t>(random() % 40);
     for (int32_t t = 0; t < length; ++t) {

@@ -3,8 +3,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/reference_model.h"
-#include "tests/unit/worker/backend/golden_file.h"
-#include "tests/unit/worker/backend/step_driver.h"
+#include "tests/unit/worker/backend/golden_checks.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/model/open_model.h"
 
@@ -44,15 +43,6 @@ class TinyGolden : public testing::TestWithParam<Checkpoint> {
     ASSERT_EQ(golden_["cases"].size(), 3u);
   }
 
-  // Largest distance of `logits` to the recorded ones.
-  static double Distance(const std::vector<float>& logits, const nlohmann::json& recorded) {
-    EXPECT_EQ(logits.size(), recorded.size());
-    double distance = 0;
-    for (size_t i = 0; i < logits.size(); ++i)
-      distance = std::max(distance, std::abs(logits[i] - recorded[i].get<double>()));
-    return distance;
-  }
-
   static TokenId ArgMax(const std::vector<float>& logits) {
     return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
@@ -68,40 +58,23 @@ TEST_P(TinyGolden, ReferenceInFloat32) {
     const std::vector<TokenId> prompt = golden["prompt_ids"];
     ReferenceSequence sequence(&model);
     std::vector<float> logits = sequence.Append(prompt, 1);
-    EXPECT_LE(Distance(logits, golden["logits"]), kTolerance);
+    EXPECT_LE(LogitDistance(logits, golden["logits"]), kTolerance);
     std::vector<TokenId> ids;
     while (ids.size() < golden["greedy_ids"].size()) {
       ids.push_back(ArgMax(logits));
       logits = sequence.Append({ids.back()}, 1);
     }
     EXPECT_EQ(ids, golden["greedy_ids"].get<std::vector<TokenId>>());
-    EXPECT_LE(Distance(logits, golden["logits_after_greedy"]), kTolerance);
+    EXPECT_LE(LogitDistance(logits, golden["logits_after_greedy"]), kTolerance);
   }
 }
 
 TEST_P(TinyGolden, CpuBackend) {
-  constexpr double kTolerance = 2e-2;
   auto backend = CpuBackend::Create(*source_, {.threads = 2});
   ASSERT_TRUE(backend.ok()) << backend.status();
   ASSERT_TRUE((*backend)->Reserve(64, {.max_slots = 1, .max_step_rows = 256}).ok());
   StepDriver driver(backend->get(), 64);
-  for (const auto& golden : golden_["cases"]) {
-    driver.Attach(0, {.temperature = 0.0f});
-    driver.AddRows(0, golden["prompt_ids"], 1);
-    StepResult result = driver.Run(true);
-    EXPECT_LE(Distance(result.logits, golden["logits"]), kTolerance);
-    // The golden's own ids are fed, so that a near tie does not end the comparison.
-    const std::vector<TokenId> ids = golden["greedy_ids"];
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (golden["gaps"][i] > 2 * kTolerance) {
-        EXPECT_EQ(result.outputs[0].token, ids[i]) << i;
-      }
-      driver.AddRows(0, {ids[i]}, 1);
-      result = driver.Run(true);
-    }
-    EXPECT_LE(Distance(result.logits, golden["logits_after_greedy"]), kTolerance);
-    driver.Release(0);
-  }
+  ExpectTinyGolden(&driver, golden_);
 }
 
 // The oracle in contract mode and the backend give the same bits at every position.

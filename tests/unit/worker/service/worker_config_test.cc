@@ -48,6 +48,10 @@ TEST(WorkerConfigTest, ABadValueNamesItsFlag) {
 #if !RIDGE_HAVE_CUDA
     {"--device: cuda is not built in", [](WorkerConfig* c) { c->device = std::string("cuda"); }},
 #endif
+    {"--matmul: \"cutlass\" is not one of ridge, cublaslt",
+     [](WorkerConfig* c) { c->matmul = std::string("cutlass"); }},
+    {"--matmul: cublaslt needs --device cuda, not auto",
+     [](WorkerConfig* c) { c->matmul = std::string("cublaslt"); }},
     {"--engine: \"naif\" is not one of naive, cached,",
      [](WorkerConfig* c) { c->policy.engine = std::string("naif"); }},
     {"--memory: \"all\"", [](WorkerConfig* c) { c->policy.memory = std::string("all"); }},
@@ -92,6 +96,15 @@ TEST(WorkerConfigTest, FlagsFillTheConfig) {
   EXPECT_EQ(config->max_batch, 3);
   EXPECT_EQ(config->max_message_bytes, 16777216);
   EXPECT_THAT(ToString(*config), HasSubstr("max_batch=3"));
+}
+
+TEST(WorkerConfigTest, KvMemoryIsTheDevicesDefaultUnlessSaid) {
+  absl::FlagSaver saver;
+  absl::SetFlag(&FLAGS_model, "m.gguf");
+  const absl::StatusOr<WorkerConfig> config = WorkerConfigFromFlags();
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->kv_cache_bytes.has_value());
+  EXPECT_THAT(ToString(*config), HasSubstr("kv_cache_bytes=auto"));
 }
 
 TEST(WorkerConfigTest, ASizeThatIsNoneNamesItsFlag) {

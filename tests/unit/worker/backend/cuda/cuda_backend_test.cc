@@ -1,0 +1,128 @@
+// The CUDA backend's dealings with the card, on a fake one: memory, and what is said when it fails.
+#include "worker/backend/cuda/cuda_backend.h"
+
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_cuda_runtime.h"
+#include "tests/unit/worker/backend/step_driver.h"
+#include "worker/model/open_model.h"
+
+namespace ridge::worker {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int32_t kNumBlocks = 64;
+constexpr BackendLimits kLimits = {.max_slots = 8, .max_step_rows = 64};
+
+class CudaBackendTest : public testing::Test {
+ protected:
+  void SetUp() override { source_ = OpenModel(RIDGE_TEST_DATA_DIR "/tiny-llama").value(); }
+
+  std::unique_ptr<CudaBackend> Create(const fake_cuda::Card& card = {}, bool graphs = true) {
+    fake_cuda::Insert(card);
+    return CudaBackend::Create(*source_, {.graphs = graphs}).value();
+  }
+
+  std::unique_ptr<CudaBackend> Reserved(bool graphs = true) {
+    std::unique_ptr<CudaBackend> backend = Create({}, graphs);
+    EXPECT_TRUE(backend->Reserve(kNumBlocks, kLimits).ok());
+    return backend;
+  }
+
+  std::unique_ptr<WeightSource> source_;
+};
+
+TEST_F(CudaBackendTest, KvMemoryIsWhatIsLeftBesideWeightsWorkspaceGraphsAndAMargin) {
+  const std::unique_ptr<CudaBackend> backend =
+      Create({.memory_bytes = 1024 * kMiB, .graph_bytes = 10 * kMiB});
+  const int32_t blocks = backend->DefaultBlocks(kLimits).value();
+  ASSERT_TRUE(backend->Reserve(blocks, kLimits).ok());
+  // The step upload, too, grows with the number of blocks.
+  const int64_t free = 1024 * kMiB - fake_cuda::UsedBytes();
+  EXPECT_LE(free, CudaBackend::kMemoryMargin + backend->Info().kv_block_bytes);
+  EXPECT_GE(free, CudaBackend::kMemoryMargin - 2 * kMiB);
+  EXPECT_GT(blocks * backend->Info().kv_block_bytes, 500 * kMiB);
+}
+
+TEST_F(CudaBackendTest, TooLittleMemorySaysHowMuchIsMissing) {
+  std::unique_ptr<CudaBackend> backend = Create({.memory_bytes = 260 * kMiB});
+  EXPECT_THAT(std::string(backend->DefaultBlocks(kLimits).status().message()),
+              AllOf(StartsWith("KV cache: "), HasSubstr("MiB of the card's memory are missing"),
+                    HasSubstr("of 260 MiB are free")));
+  backend = Create({.memory_bytes = 260 * kMiB});
+  EXPECT_THAT(std::string(backend->Reserve(1 << 20, kLimits).message()),
+              AllOf(StartsWith("KV cache: "), HasSubstr("MiB are missing")));
+  fake_cuda::Insert({.memory_bytes = 1000});
+  EXPECT_THAT(std::string(CudaBackend::Create(*source_, {}).status().message()),
+              AllOf(StartsWith("weights: "), HasSubstr("MiB are missing")));
+}
+
+TEST_F(CudaBackendTest, StepsAllocateNothing) {
+  for (bool graphs : {false, true}) {
+    const std::unique_ptr<CudaBackend> backend = Reserved(graphs);
+    const int64_t allocations = fake_cuda::NumAllocations(), bytes = fake_cuda::UsedBytes();
+    StepDriver driver(backend.get(), kNumBlocks);
+    for (SlotId slot = 0; slot < 8; ++slot) {
+      driver.Attach(slot, {.temperature = slot % 2 == 0 ? 0.0f : 0.7f});
+      driver.AddRows(slot, std::vector<TokenId>(20, 1), 1);
+      driver.Run();
+      for (SlotId each = 0; each <= slot; ++each) driver.AddDecodeRow(each);
+      driver.Run();
+    }
+    EXPECT_EQ(fake_cuda::NumAllocations(), allocations);
+    EXPECT_EQ(fake_cuda::UsedBytes(), bytes);
+  }
+}
+
+TEST_F(CudaBackendTest, AnAsynchronousFaultNamesItsStepAndHowItsKernelIsFound) {
+  const std::unique_ptr<CudaBackend> backend = Reserved();
+  StepDriver driver(backend.get(), kNumBlocks);
+  driver.Attach(0, {.temperature = 0.0f});
+  driver.AddRows(0, {1, 2, 3}, 1);
+  driver.Run();
+  driver.AddDecodeRow(0);
+  fake_cuda::FailLaunch(0, cudaErrorIllegalAddress, fake_cuda::Seen::kByWaiting);
+  const StepTicket step = driver.Submit();
+  driver.AddDecodeRow(0);
+  const StepTicket next = driver.Submit();
+  const std::string message(backend->Collect(step).status().message());
+  EXPECT_THAT(message, AllOf(StartsWith("step 1 (1 rows, a graph of 1): CUDA: a kernel failed: "
+                                        "cudaErrorIllegalAddress"),
+                             HasSubstr("CUDA_LAUNCH_BLOCKING=1")));
+  EXPECT_EQ(backend->Collect(next).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(CudaBackendTest, AFaultThatIsSeenAtALaterLaunchIsNotBlamedOnThatKernelAlone) {
+  const std::unique_ptr<CudaBackend> backend = Reserved(false);
+  StepDriver driver(backend.get(), kNumBlocks);
+  driver.Attach(0, {.temperature = 0.0f});
+  driver.AddRows(0, {1, 2, 3}, 1);
+  fake_cuda::FailLaunch(2, cudaErrorIllegalAddress, fake_cuda::Seen::kByNextCall);
+  const std::string message(backend->Collect(driver.Submit()).status().message());
+  EXPECT_THAT(message,
+              AllOf(StartsWith("step 0 (3 rows): CUDA: "), HasSubstr("attention: cudaErrorIllegalAddress"),
+                    HasSubstr("or a kernel before it, since step 0")));
+}
+
+TEST_F(CudaBackendTest, AFaultOfABlockingLaunchNamesItsKernel) {
+  setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+  const std::unique_ptr<CudaBackend> backend = Reserved(false);
+  unsetenv("CUDA_LAUNCH_BLOCKING");
+  StepDriver driver(backend.get(), kNumBlocks);
+  driver.Attach(0, {.temperature = 0.0f});
+  driver.AddRows(0, {1, 2, 3}, 1);
+  fake_cuda::FailLaunch(1, cudaErrorIllegalAddress, fake_cuda::Seen::kAtLaunch);
+  EXPECT_EQ(
+      backend->Collect(driver.Submit()).status().message(),
+      "step 0 (3 rows): CUDA: embedding: cudaErrorIllegalAddress: an illegal memory access was encountered");
+}
+
+}  // namespace
+}  // namespace ridge::worker
