@@ -86,8 +86,12 @@ StepUpload::StepUpload(const Limits& limits)
     list->reserve(rows);
   sample_rows_.reserve(rows);
   sampling_changes_.reserve(slots);
-  block_changes_.reserve(static_cast<size_t>(limits.num_blocks));
+  block_changes_.reserve(static_cast<size_t>(max_block_changes()));
   runs_.reserve(slots);
+}
+
+int64_t StepUpload::max_block_changes() const {
+  return int64_t{limits_.max_slots} * ((limits_.context_length + kBlockTokens - 1) / kBlockTokens);
 }
 
 int64_t StepUpload::max_bytes() const {
@@ -96,7 +100,7 @@ int64_t StepUpload::max_bytes() const {
   Take<AttentionItem>(AttentionPlan::MaxSplitItems(limits_.attention, runs, limits_.max_rows), &bytes);
   Take<AttentionItem>(AttentionPlan::MaxPrefillItems(limits_.attention, runs, limits_.max_rows), &bytes);
   Take<SamplingChange>(limits_.max_slots, &bytes);
-  Take<BlockChange>(limits_.num_blocks, &bytes);
+  Take<BlockChange>(max_block_changes(), &bytes);
   return bytes;
 }
 
@@ -125,7 +129,6 @@ void StepUpload::ApplyChanges(const StepPlan& plan) {
   for (const BlockAppend& append : plan.appends) {
     block_changes_.push_back({append.slot, mirror_.Append(append.slot, append.block), append.block});
   }
-  RIDGE_CHECK(block_changes_.size() <= static_cast<size_t>(limits_.num_blocks));
 }
 
 void StepUpload::AddSegment(const StepPlan& plan, const Segment& segment) {

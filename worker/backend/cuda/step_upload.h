@@ -74,10 +74,12 @@ class StepUpload {
   // Writes everything to `to`, rows and outputs padded to the given numbers. At most max_bytes().
   StepLayout Write(int32_t padded_rows, int32_t padded_outputs, char* to) const;
 
-  // Bounds the bytes of any step; changes of slots beyond what max_slots and num_blocks allow cannot come.
+  // Bounds the bytes of any step: every slot may get a whole new block table.
   int64_t max_bytes() const;
 
  private:
+  // Slots may share blocks: there can be more than the pool has.
+  int64_t max_block_changes() const;
   void ApplyChanges(const StepPlan& plan);
   void AddSegment(const StepPlan& plan, const Segment& segment);
   void AddOutputs(const StepPlan& plan, const Segment& segment, int32_t first_row, SlotMirror::Slot* slot);

