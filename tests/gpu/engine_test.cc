@@ -77,13 +77,36 @@ TEST_P(CudaEngine, WhatARequestGetsDependsOnItAlone) {
 }
 
 TEST_P(CudaEngine, AThousandRequestsLeaveExactlyTheMemoryOfTheFirst) {
-  const Setting setting{"64 at once", 64, 512, 64};
-  const std::unique_ptr<CudaBackend> backend = MakeBackend(setting);
-  // Requests of every kind: CUDA loads a kernel's code when it first runs.
-  same_tokens::Run(backend.get(), requests_, setting).Finish();
+  const std::unique_ptr<CudaBackend> backend = MakeBackend({"64 at once", 64, 512, 64});
+  FakeClock clock;
+  MetricsRegistry registry;
+  EngineMetrics metrics(&registry);
+  int64_t ended = 0;
+  EngineCore core({.num_blocks = 600,
+                   .max_running = 64,
+                   .step_tokens = 512,
+                   .chunk_tokens = 64,
+                   .max_context = same_tokens::kContext},
+                  backend.get(), &clock, &metrics, [&](const std::vector<OutputItem>& items) {
+                    for (const OutputItem& item : items) ended += item.has_end;
+                  });
+  const auto run_all = [&] {
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      std::vector<std::unique_ptr<Sequence>> choices;
+      choices.push_back(std::make_unique<Sequence>());
+      choices[0]->id = static_cast<SequenceId>(ended + static_cast<int64_t>(i) + 1);
+      choices[0]->spec = requests_[i].spec;
+      choices[0]->output = std::make_shared<OutputStream>();
+      core.Add(std::move(choices));
+    }
+    while (core.RunOnce().value()) {
+    }
+  };
+  run_all();  // requests of every kind: CUDA loads a kernel's code when it first runs
   const size_t free = FreeBytes();
-  for (int i = 0; i < 5; ++i) same_tokens::Run(backend.get(), requests_, setting).Finish();
+  for (int i = 0; i < 5; ++i) run_all();
   EXPECT_EQ(FreeBytes(), free);
+  EXPECT_EQ(ended, 6 * static_cast<int64_t>(requests_.size()));
 }
 
 TEST_P(CudaEngine, KvMemoryIsWhatIsLeft) {
