@@ -250,7 +250,8 @@ TEST(CudaEngine, TokensAndLogprobsDependOnTheRequestAlone) {
   const std::vector<same_tokens::Request> requests =
       same_tokens::RequestMaker(source->config().vocab_size).Make(count != nullptr ? std::atoi(count) : 200);
   const auto make = [&](const same_tokens::Setting& setting) {
-    std::unique_ptr<CudaBackend> backend = CudaBackend::Create(*source, {}).value();
+    const bool graphs = setting.policy.launch == LaunchPolicy::kGraph;
+    std::unique_ptr<CudaBackend> backend = CudaBackend::Create(*source, {.graphs = graphs}).value();
     EXPECT_TRUE(backend->Reserve(setting.num_blocks, {setting.max_running, setting.step_tokens}).ok());
     return backend;
   };
