@@ -18,10 +18,6 @@
 namespace ridge::bench {
 namespace {
 
-// Of a device's memory, for the driver and for what kernels work in.
-constexpr double kShareForKv = 0.92;
-constexpr int64_t kHostKvBytes = int64_t{1} << 30;
-
 void SleepUntil(int64_t time_ns) {
   const int64_t left_ns = time_ns - RealClock()->NowNs();
   if (left_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left_ns));
@@ -108,20 +104,21 @@ absl::Status EngineHost::Reserve(const HostConfig& config, const worker::EngineP
                                  const OpenedModel& model) {
   const worker::BackendInfo& info = backend_->Info();
   const int32_t context = config.max_context > 0 ? config.max_context : model.served().context_length;
-  int64_t kv_bytes = config.kv_cache_bytes;
-  if (kv_bytes == 0) {
-    const bool is_host = absl::StartsWith(info.device, "cpu");
-    kv_bytes =
-        is_host ? kHostKvBytes : static_cast<int64_t>(kShareForKv * info.memory_bytes) - info.weight_bytes;
+  step_tokens_ = std::max({config.step_tokens, config.chunk_tokens, config.max_batch});
+  const worker::BackendLimits limits{config.max_batch, step_tokens_};
+  int64_t blocks = config.kv_cache_bytes / info.kv_block_bytes;
+  if (config.kv_cache_bytes == 0) {
+    const absl::StatusOr<int32_t> left = backend_->DefaultBlocks(limits);
+    if (!left.ok()) return InvalidField("--kv_cache_bytes", left.status().message());
+    blocks = *left;
   }
   const int64_t most_blocks = int64_t{config.max_batch} * worker::BlocksForTokens(context);
-  num_blocks_ = static_cast<int32_t>(std::min(kv_bytes / info.kv_block_bytes, most_blocks));
+  num_blocks_ = static_cast<int32_t>(std::min(blocks, most_blocks));
   if (num_blocks_ < 1) {
     return InvalidField("--kv_cache_bytes",
                         absl::StrCat("no room for one block of ", info.kv_block_bytes, " bytes"));
   }
-  step_tokens_ = std::max({config.step_tokens, config.chunk_tokens, config.max_batch});
-  if (absl::Status status = backend_->Reserve(num_blocks_, {config.max_batch, step_tokens_}); !status.ok()) {
+  if (absl::Status status = backend_->Reserve(num_blocks_, limits); !status.ok()) {
     return InvalidField("--kv_cache_bytes", status.message());
   }
   const worker::EngineConfig engine{.num_blocks = num_blocks_,

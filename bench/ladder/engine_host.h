@@ -24,7 +24,7 @@ struct HostConfig {
   std::string model;            // as ridge-worker's --model
   std::string device = "auto";  // as ridge-worker's --device
   int threads = 0;
-  // 0: what the device has beside the weights; 1 GiB where that is the machine's own memory.
+  // 0: as ridge-worker takes by itself.
   int64_t kv_cache_bytes = 0;
   int32_t max_batch = 32;
   int32_t step_tokens = 0;  // 0: as chunk_tokens and the batch need

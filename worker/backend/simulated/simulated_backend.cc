@@ -37,6 +37,14 @@ SimulatedBackend::SimulatedBackend(const SimulatedCard& card, const ModelConfig&
   model_hash_ = std::stoull(info_.numerics_id.substr(0, 16), nullptr, 16);
 }
 
+absl::StatusOr<int32_t> SimulatedBackend::DefaultBlocks(const BackendLimits& limits) {
+  if (info_.memory_bytes == 0) return Backend::DefaultBlocks(limits);
+  const int64_t blocks = (info_.memory_bytes - info_.weight_bytes) / info_.kv_block_bytes;
+  if (blocks < 1)
+    return absl::ResourceExhaustedError("the card's memory does not hold the weights and one block");
+  return static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX));
+}
+
 absl::Status SimulatedBackend::Reserve(int32_t num_blocks, const BackendLimits& limits) {
   RIDGE_CHECK(hashes_.empty() && num_blocks >= 1);
   const int64_t needed = info_.weight_bytes + num_blocks * info_.kv_block_bytes;

@@ -42,6 +42,8 @@ class SimulatedBackend : public Backend {
   SimulatedBackend(const SimulatedCard& card, const ModelConfig& model, SimulatedOptions options);
 
   const BackendInfo& Info() const override { return info_; }
+  // What the card has beside the weights.
+  absl::StatusOr<int32_t> DefaultBlocks(const BackendLimits& limits) override;
   absl::Status Reserve(int32_t num_blocks, const BackendLimits& limits) override;
   StepTicket Submit(const StepPlan& plan) override;
   absl::StatusOr<StepResult> Collect(StepTicket ticket) override;
