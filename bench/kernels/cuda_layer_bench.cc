@@ -163,6 +163,8 @@ void BenchAttention(Bench* bench, const Model& model, int runs, int context, int
   std::shuffle(table.begin(), table.end(), random);
   AttentionPlanLimits limits = {model.heads, model.kv_heads, d, bench->info().num_sms, 0, 8192, 8192};
   Check(AttentionSplitBlocks(d, bench->info().num_sms, &limits.split_blocks));
+  if (AttentionChunkSharedBytes(d) <= bench->info().shared_bytes_per_block)
+    limits.chunk_blocks = bench->info().num_sms / model.kv_heads * model.kv_heads;
   AttentionPlan plan(limits);
   std::vector<AttentionRun> work;
   for (int i = 0; i < runs; ++i) work.push_back({i * rows, rows, context - rows, i});
@@ -188,9 +190,14 @@ void BenchAttention(Bench* bench, const Model& model, int runs, int context, int
   for (int row = 0; row < rows; ++row) keys += context - rows + row + 1;
   const double bytes = 2.0 * 2 * runs * context * model.kv_heads * d;
   const double flops = 4.0 * d * model.heads * runs * keys;
-  bench->Time(name + (num_prefill > 0 ? " (prefill)" : " (split)"), bytes, flops, [&](int i) {
+  const bool chunks = plan.mode() == AttentionMode::kChunks;
+  bench->Time(name + (num_prefill > 0 ? " (prefill)" : chunks ? " (chunks)" : " (split)"), bytes, flops, [&](int i) {
     args.kv = KvLayerOf(pool, layers, i % layers, model.kv_heads, d);
-    if (!plan.split_items().empty()) Check(LaunchAttentionSplit(args, split, limits.split_blocks, nullptr));
+    if (chunks) {
+      Check(LaunchAttentionChunk(args, split, limits.chunk_blocks, nullptr));
+    } else if (!plan.split_items().empty()) {
+      Check(LaunchAttentionSplit(args, split, limits.split_blocks, nullptr));
+    }
     if (num_prefill > 0) Check(LaunchAttentionPrefill(args, prefill, num_prefill, nullptr));
   });
   std::printf("    %s\n", plan.ToString().c_str());

@@ -1,8 +1,9 @@
 // Attention of a step's rows over paged KV: decode rows and chunks of prefills together.
 //
-// The host cuts the work of a step into items (attention_plan.h), the same for all layers; two kernels take
+// The host cuts the work of a step into items (attention_plan.h), the same for all layers; three kernels take
 // them. AttentionSplit has one tile of at most 16 rows x heads a block and may share the keys of a tile among
-// blocks; AttentionPrefill has 128 rows x heads a block and all their keys. Both give the same bits.
+// blocks; AttentionChunk has one decode row and one chunk of its keys a block, where there are few; AttentionPrefill
+// has 128 rows x heads a block and all their keys. All give the same bits.
 //
 // The arithmetic, for query head h of KV head h / group and the row at position p, over keys 0 .. p, with
 // c = fp32(log2(e) / sqrt(d)):
@@ -46,7 +47,7 @@ struct AttentionItem {
   int32_t tile_partial;   // partial 0 of the tile
   int32_t first_partial;  // of this item
   int32_t num_partials;   // of the tile; 1: not shared
-  int32_t num_items;      // of the tile
+  int32_t num_items;      // of the tile; 0: nobody folds its partials (AttentionChunk's alone)
   int32_t counter;        // counts the tile's items that are done
 };
 
@@ -84,6 +85,14 @@ size_t AttentionCounterBytes(int32_t max_shared_tiles, int32_t num_kv_heads);
 // still run: none of those that may writes them (a step's uploads have ended when its first matmul starts).
 [[nodiscard]] cudaError_t LaunchAttentionSplit(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);
+
+// Items of one chunk and one row of a sequence (first_virtual 0), in up to `num_blocks` / num_kv_heads. head_dim 64
+// or 128 only. Reads early what LaunchAttentionSplit reads early.
+[[nodiscard]] cudaError_t LaunchAttentionChunk(const AttentionArgs& args, const AttentionWork& work,
+                                               int32_t num_blocks, cudaStream_t stream);
+
+// Of a block; more than any card has where there is no such kernel.
+int32_t AttentionChunkSharedBytes(int32_t head_dim);
 
 // head_dim 64 or 128 only (the plan knows). `num_items` as the host counted them.
 [[nodiscard]] cudaError_t LaunchAttentionPrefill(const AttentionArgs& args, const AttentionItem* items,

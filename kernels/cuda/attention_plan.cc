@@ -23,7 +23,15 @@ int32_t Chunks(int64_t keys) {
 
 }  // namespace
 
-void AttentionPlan::Build(const std::vector<AttentionRun>& runs) {
+void AttentionPlan::Build(const std::vector<AttentionRun>& runs, bool padded) {
+  if (FitsChunks(runs)) {
+    BuildShared(runs, 1);
+    mode_ = AttentionMode::kChunks;
+    if (padded || runs.size() != 1 || split_.back().num_partials > limits_.max_unmerged) return;
+    mode_ = AttentionMode::kUnmerged;
+    for (AttentionItem& item : split_) item.num_items = 0;
+    return;
+  }
   // Large items have little beside their chunks; small ones let blocks end together.
   BuildShared(runs, INT32_MAX);
   int32_t longest = 1;
@@ -41,6 +49,17 @@ void AttentionPlan::Build(const std::vector<AttentionRun>& runs) {
   if (best < longest) BuildShared(runs, best);
 }
 
+// Whether every decode row's chunks can have a block each, at once.
+bool AttentionPlan::FitsChunks(const std::vector<AttentionRun>& runs) const {
+  int64_t chunks = 0;
+  for (const AttentionRun& run : runs) {
+    if (run.num_rows != 1) return false;
+    chunks += Chunks(run.first_position + 1);
+  }
+  return !runs.empty() && chunks * limits_.num_kv_heads <= limits_.chunk_blocks &&
+         chunks <= limits_.max_partials && static_cast<int32_t>(runs.size()) <= limits_.max_shared_tiles;
+}
+
 // Of the unshared tiles in split_, if they were cut into items of so many chunks.
 double AttentionPlan::SplitUs(int32_t chunks_per_item) const {
   int64_t items = 0;
@@ -50,6 +69,7 @@ double AttentionPlan::SplitUs(int32_t chunks_per_item) const {
 }
 
 void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t chunks_per_item) {
+  mode_ = AttentionMode::kGeneral;
   split_.clear();
   prefill_.clear();
   partials_ = 0;

@@ -18,6 +18,13 @@ struct AttentionRun {
   int32_t slot;  // row of the block tables
 };
 
+// What a step's attention consists of.
+enum class AttentionMode {
+  kGeneral,   // LaunchAttentionSplit, LaunchAttentionPrefill, or both
+  kChunks,    // LaunchAttentionChunk
+  kUnmerged,  // the same, and the matmul behind it folds what it leaves (MatmulArgs::unmerged)
+};
+
 struct AttentionPlanLimits {
   int32_t num_heads;
   int32_t num_kv_heads;
@@ -26,6 +33,8 @@ struct AttentionPlanLimits {
   int32_t split_blocks;      // AttentionSplitBlocks
   int32_t max_partials;      // of the workspace; where they run out, tiles are not shared
   int32_t max_shared_tiles;  // likewise
+  int32_t chunk_blocks = 0;  // of LaunchAttentionChunk, all resident at once; 0 where it cannot run
+  int32_t max_unmerged = 0;  // chunks of a step's only row that the matmul behind folds
 };
 
 // Not thread-safe; keep one and reuse it, its memory stays.
@@ -33,11 +42,14 @@ class AttentionPlan {
  public:
   explicit AttentionPlan(const AttentionPlanLimits& limits) : limits_(limits) {}
 
-  void Build(const std::vector<AttentionRun>& runs);
+  // `padded`: the step has rows besides those of the runs.
+  void Build(const std::vector<AttentionRun>& runs, bool padded = false);
   // With items of so many chunks, whether that is wise or not.
   void BuildShared(const std::vector<AttentionRun>& runs, int32_t chunks_per_item);
 
-  // For LaunchAttentionSplit and LaunchAttentionPrefill; either may be empty.
+  AttentionMode mode() const { return mode_; }
+
+  // For LaunchAttentionSplit (or LaunchAttentionChunk) and LaunchAttentionPrefill; either may be empty.
   const std::vector<AttentionItem>& split_items() const { return split_; }
   const std::vector<AttentionItem>& prefill_items() const { return prefill_; }
 
@@ -48,6 +60,7 @@ class AttentionPlan {
   std::string ToString() const;
 
  private:
+  bool FitsChunks(const std::vector<AttentionRun>& runs) const;
   int32_t Group() const { return limits_.num_heads / limits_.num_kv_heads; }
   bool IsLong(const AttentionRun& run) const;
   bool PrefersPrefill(const std::vector<AttentionRun>& runs) const;
@@ -57,6 +70,7 @@ class AttentionPlan {
   void AddSplit(const AttentionRun& run, int32_t chunks_per_item);
 
   AttentionPlanLimits limits_;
+  AttentionMode mode_ = AttentionMode::kGeneral;
   int32_t partials_ = 0;
   int32_t shared_tiles_ = 0;
   std::vector<AttentionItem> split_;

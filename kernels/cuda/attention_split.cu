@@ -12,6 +12,7 @@
 // and row. FLOPs: 4 d a key, row and query head, on tiles padded to 16 rows. Reference: reference::Attention,
 // whose dot products add in another order (1 fp16 ulp).
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -32,7 +33,6 @@ constexpr int kValueUnits = kTiles;  // a V unit has the keys of a tile
 constexpr int kUnits = kKeyUnits + kValueUnits;
 constexpr int kTilePages = kTile / kKvBlockTokens;
 constexpr int kChunkPages = kChunk / kKvBlockTokens;
-constexpr int kMergeLoads = 8;
 static_assert(kUnitKeys == kKvBlockTokens && kKeyUnits % 2 == 0 && kChunkPages <= kWarpThreads);
 
 // kDim is 64 or 128 and head_dim equal to it, or 256 and head_dim any smaller multiple of 16.
@@ -287,8 +287,7 @@ class SplitTile {
       if (chunk_begin == 0) {
         Fold(state, chunk == 0, c_, &folded);
       } else {
-        StorePartial(item_.first_partial + chunk - chunk_begin, state.max, state.sum.x[0], state.sum.x[2],
-                     state.out);
+        Store(item_.first_partial + chunk - chunk_begin, state.max, state.sum.x[0], state.sum.x[2], state.out);
       }
     }
     if (item_.num_partials == 1) {
@@ -297,8 +296,9 @@ class SplitTile {
       return;
     }
     if (chunk_begin == 0)
-      StorePartial(item_.tile_partial, folded.max, folded.sum[0], folded.sum[1], folded.out);
-    if (IsLastItem()) MergePartials();
+      Store(item_.tile_partial, folded.max, folded.sum[0], folded.sum[1], folded.out);
+    if (IsLastItem(args_, item_, kv_head_, &shared_.last_item))
+      MergePartials<kThreads>(args_, item_, kv_head_, c_);
   }
 
  private:
@@ -393,86 +393,10 @@ class SplitTile {
     }
   }
 
-  // A partial: O [16][head_dim], m [16], l [16].
-  __device__ float* Partial(int partial) const {
-    return args_.partials +
-           (static_cast<int64_t>(partial) * args_.num_kv_heads + kv_head_) * (kRows * (args_.head_dim + 2));
-  }
-
-  __device__ void StorePartial(int partial, const float (&max)[2], float sum0, float sum1,
-                               const FragmentC (&out)[S::kOutTiles]) {
-    float* to = Partial(partial);
-    float* maxima = to + kRows * args_.head_dim;
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const unsigned tile_row = lane_ / 4 + 8 * row;
-      if (static_cast<int>(tile_row) >= item_.num_virtual) continue;
-#pragma unroll
-      for (int i = 0; i < S::kOutTiles; ++i) {
-        const unsigned column = warp_ * S::kWarpColumns + i * 8 + lane_ % 4 * 2;
-        if (!S::kExact && column >= static_cast<unsigned>(args_.head_dim)) continue;
-        *reinterpret_cast<float2*>(to + tile_row * args_.head_dim + column) =
-            make_float2(out[i].x[2 * row], out[i].x[2 * row + 1]);
-      }
-      if (warp_ == 0 && lane_ % 4 == 0) {
-        maxima[tile_row] = max[row];
-        maxima[kRows + tile_row] = row == 0 ? sum0 : sum1;
-      }
-    }
-  }
-
-  // True in the block that stores the tile's last partials; what the others stored is visible to it.
-  __device__ bool IsLastItem() {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int32_t* counter = args_.counters + item_.counter * args_.num_kv_heads + kv_head_;
-      __threadfence();
-      shared_.last_item = atomicAdd(counter, 1) == item_.num_items - 1;
-      if (shared_.last_item) *counter = 0;
-      __threadfence();
-    }
-    __syncthreads();
-    return shared_.last_item;
-  }
-
-  // The fold over the tile's partials; a thread takes four columns of a row at a time. Partials are asked for
-  // some at a time, since a fold takes less than a load.
-  __device__ void MergePartials() {
-    const unsigned d = args_.head_dim, row_pieces = d / 4;
-    const int64_t stride = static_cast<int64_t>(args_.num_kv_heads) * (kRows * (d + 2));
-    const int count = item_.num_partials;
-    for (unsigned i = threadIdx.x; i < item_.num_virtual * row_pieces; i += kThreads) {
-      const unsigned row = i / row_pieces, column = i % row_pieces * 4;
-      const float* from = Partial(item_.tile_partial) + row * d + column;
-      const float* maxima = Partial(item_.tile_partial) + kRows * d + row;
-      float4 out = *reinterpret_cast<const float4*>(from);
-      float max = maxima[0], sum = maxima[kRows];
-      for (int first = 1; first < count; first += kMergeLoads) {
-        float4 outs[kMergeLoads];
-        float maxs[kMergeLoads], sums[kMergeLoads];
-#pragma unroll
-        for (int j = 0; j < kMergeLoads; ++j) {
-          const int64_t at = min(first + j, count - 1) * stride;
-          outs[j] = __ldcg(reinterpret_cast<const float4*>(from + at));
-          maxs[j] = __ldcg(maxima + at);
-          sums[j] = __ldcg(maxima + at + kRows);
-        }
-#pragma unroll
-        for (int j = 0; j < kMergeLoads; ++j) {
-          if (first + j >= count || maxs[j] == -INFINITY) continue;
-          const FoldFactors factors = FoldRow(max, maxs[j], c_);
-          max = factors.max;
-          sum = FoldValue(sum, sums[j], factors);
-          out = make_float4(FoldValue(out.x, outs[j].x, factors), FoldValue(out.y, outs[j].y, factors),
-                            FoldValue(out.z, outs[j].z, factors), FoldValue(out.w, outs[j].w, factors));
-        }
-      }
-      const __half2 pair[2] = {
-          SaturateToHalf2(__fdiv_rn(out.x, sum), __fdiv_rn(out.y, sum), args_.saturations),
-          SaturateToHalf2(__fdiv_rn(out.z, sum), __fdiv_rn(out.w, sum), args_.saturations)};
-      Half* to = args_.out + RowOffset(args_, item_, item_.first_virtual + row, kv_head_) + column;
-      *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pair);
-    }
+  __device__ void Store(int partial, const float (&max)[2], float sum0, float sum1,
+                        const FragmentC (&out)[S::kOutTiles]) {
+    StorePartial(PartialOf(args_, partial, kv_head_), args_.head_dim, item_.num_virtual,
+                 warp_ * S::kWarpColumns, warp_ == 0, max, sum0, sum1, out, lane_);
   }
 
   const AttentionArgs& args_;
@@ -500,8 +424,8 @@ __global__ void __launch_bounds__(kThreads)
                   lane);
   const bool early = ring.StartsWithOldKeys();
   if (early) ring.Fill();
-  WaitForPriorKernel();
   LaunchNextKernel();
+  WaitForPriorKernel();
   if (!early) ring.Fill();
   const unsigned kv_heads = args.num_kv_heads;
   for (unsigned w = blockIdx.x; w < static_cast<unsigned>(num_work); w += gridDim.x) {
@@ -525,7 +449,7 @@ cudaError_t Launch(const AttentionArgs& args, const AttentionWork& work, int32_t
 }  // namespace
 
 size_t AttentionPartialBytes(int32_t max_partials, int32_t num_kv_heads, int32_t head_dim) {
-  return static_cast<size_t>(max_partials) * num_kv_heads * kRows * (head_dim + 2) * sizeof(float);
+  return static_cast<size_t>(max_partials * num_kv_heads * PartialFloats(head_dim)) * sizeof(float);
 }
 
 size_t AttentionCounterBytes(int32_t max_shared_tiles, int32_t num_kv_heads) {

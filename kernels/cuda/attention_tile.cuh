@@ -49,6 +49,12 @@ __device__ inline void LoadValues(FragmentB (&b)[2], uint32_t tile, unsigned fir
   b[1] = {{x[2], x[3]}};
 }
 
+// A partial, what a block leaves of one chunk (or of its first ones, folded) for another to fold: O
+// [16][head_dim], m [16], l [16], fp32, for the 16 virtual rows of a tile; those of all KV heads stand together.
+__host__ __device__ constexpr int64_t PartialFloats(int head_dim) {
+  return kAttentionSplitRows * (head_dim + 2);
+}
+
 // The scale that turns S into the exponent of 2.
 __device__ inline float ScoreScale(int head_dim) {
   return __fdiv_rn(kLog2E, std::sqrt(static_cast<float>(head_dim)));

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/rope_kv.h"
 #include "kernels/half.h"
 #include "kernels/order.h"
@@ -26,6 +27,18 @@ enum class MatmulOutput {
   kRopeKv,  // queries to rope.q, keys and values to the pool, as rope_kv.h; W and bias placed as
             // RowPlacement::kRotary says
 };
+
+// One row of attention's output, as AttentionChunk left its chunks: folded, rounded, and then x.
+struct UnmergedAttention {
+  const float* partials;       // AttentionArgs::partials
+  const AttentionItem* items;  // of the row's chunks
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+};
+
+// Chunks that it may have.
+inline constexpr int32_t kMaxUnmerged = 8;
 
 // kArgMax's output is the decode kernel's alone.
 struct MatmulArgs {
@@ -47,6 +60,8 @@ struct MatmulArgs {
   const float* norm_x;
   const float* norm_weight;  // [k]
   float norm_eps;
+  // Instead of x where its items are not null, likewise (TakesUnmerged).
+  UnmergedAttention unmerged;
   // Of MatmulPlan::split_chunks: partial sums, and counters that are zero before and after every launch.
   float* workspace;
   int32_t* counters;
@@ -63,9 +78,11 @@ struct MatmulPlan {
   MatmulKernel kernel;
   int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kTiled: 32, 64, 128; kWgmma: 128)
   int32_t row_tile;    // rows of W a block
-  bool
-      split_chunks;  // not kDecode: each block takes one chunk; the last to end folds them in ascending order
+  bool split_chunks;   // not kDecode: each block takes one chunk; their sums are added in ascending order
   int32_t blocks;
+  // With split_chunks: the blocks of a tile are a cluster of so many and add from each other's shared memory. 0:
+  // the last of them to end adds what all left in the workspace.
+  int32_t cluster = 0;
 
   std::string ToString() const;
 };
@@ -76,6 +93,9 @@ inline constexpr int32_t kMaxDecodeRows = 32;
 // Whether the plan's kernel can norm m rows itself: decode, a row or two.
 bool TakesNorm(const MatmulPlan& plan, int32_t m, int32_t k);
 
+// Whether the plan's kernel can fold a row of attention's chunks itself.
+bool TakesUnmerged(const MatmulPlan& plan, int32_t k, int32_t head_dim);
+
 // Rows for which every plan is a decode kernel's, whatever the card.
 inline constexpr int32_t kMaxArgMaxRows = 8;
 
@@ -83,7 +103,7 @@ inline constexpr int32_t kMaxArgMaxRows = 8;
 struct MatmulDevice {
   int32_t num_sms;
   int32_t shared_bytes_per_block;
-  bool has_wgmma;  // HasWgmma()
+  bool has_wgmma;  // HasWgmma(); such cards have clusters of blocks, too
 };
 
 // Whether the card and the code in this binary have sm_90a's warpgroup instructions.

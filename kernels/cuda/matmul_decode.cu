@@ -4,12 +4,13 @@
 // one or more tiles, round after round. Weights are the A operand and go from memory to registers, always 16
 // loads of 16 bytes a lane in flight (8 KiB a warp; twice that where chunks are long), the first of them
 // before the kernel waits for the one before it. Tokens are the n8 operand. Chunk sums meet in shared memory.
-// x comes from memory in slices of 256 columns a warp, the next one while the last is used, or, with a norm,
-// is made by the block from fp32 rows. Shared memory: x (one or two slices a warp, or all rows), twice 20 x 8
-// floats a token tile and warp. Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k. Reference:
+// x comes from memory in slices of 256 columns a warp, the next one while the last is used, or is made: with a
+// norm by the block from fp32 rows, from attention's chunks by each warp. Shared memory: x (one or two slices a
+// warp, or all rows; 8 KiB a warp for attention's chunks), twice 20 x 8 floats a token tile and warp. Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k. Reference:
 // reference::Matmul, within rounding.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_output.cuh"
@@ -40,19 +41,24 @@ __host__ __device__ int ChunkSteps(int k) {
   return static_cast<int>(DotChunk(k)) / kTileDepth;
 }
 
+// Where x comes from.
+enum class Input { kRows, kNorm, kUnmerged };
+
 struct Layout {
   int x_bytes;
-  int sum_bytes;  // of one of two places
-  int group_bytes;
+  int sum_bytes;     // of one of two places
+  int prepare_bytes;  // sums of a norm's groups, or attention's chunks
 };
 
-__host__ __device__ Layout LayoutOf(bool norm, int m, int k, int warps, int token_tiles) {
+__host__ __device__ Layout LayoutOf(Input input, int m, int k, int warps, int token_tiles) {
   Layout layout{};
   const int slices = ChunkSteps(k) > kBlockSteps ? 2 : 1;
   constexpr int kBeyond = 128;  // what rows beyond m read behind the last one
-  layout.x_bytes = kBeyond + (norm ? m * (k + kRowPad) * 2 : warps * slices * m * kSliceStride * 2);
+  layout.x_bytes = kBeyond + (input == Input::kNorm ? m * (k + kRowPad) * 2 : warps * slices * m * kSliceStride * 2);
   layout.sum_bytes = warps * token_tiles * 8 * kSumStride * 4;
-  layout.group_bytes = norm ? m * NormGroups(k) * 4 : 0;
+  layout.prepare_bytes = input == Input::kNorm       ? m * NormGroups(k) * 4
+                         : input == Input::kUnmerged ? warps * kMaxUnmerged * kSliceDepth * 4
+                                                     : 0;
   return layout;
 }
 
@@ -113,6 +119,68 @@ __device__ void CopySlice(const MatmulArgs& args, int begin, int count, uint32_t
     }
   }
   CommitCopies();
+}
+
+// Columns [begin, begin + count) of attention's output, folded from its chunks, to a slice, by one warp. `chunks`:
+// room for the chunks' O.
+__device__ void FoldSlice(const UnmergedAttention& from, int begin, int count, Half* slice, float* chunks,
+                          int lane, unsigned long long* saturations) {
+  constexpr int kPieces = kSliceDepth / 4;  // of 16 bytes
+  const int d = from.head_dim, group = from.num_heads / from.num_kv_heads;
+  const int num_chunks = from.items->num_partials;
+  const int64_t stride = from.num_kv_heads * PartialFloats(d);
+  const auto head_place = [&](int head) {
+    return from.partials + head / group * PartialFloats(d) + head % group * d;
+  };
+#pragma unroll
+  for (int piece = lane; piece < kPieces; piece += kWarpThreads) {
+    if (piece * 4 >= count) break;
+    const int column = begin + piece * 4;
+    const float* place = head_place(column / d) + column % d;
+    const uint32_t to = SharedAddress(chunks + piece * 4);
+#pragma unroll 1
+    for (int i = 0; i < num_chunks; ++i) CopyAsync16(to + i * kSliceDepth * 4, place + i * stride);
+  }
+  CommitCopies();
+  // Lane 8 h + i has m and l of the slice's head h and chunk i.
+  float max = 0.0f, sum = 0.0f;
+  if (lane / kMaxUnmerged * d < count && lane % kMaxUnmerged < num_chunks) {
+    const int head = begin / d + lane / kMaxUnmerged;
+    const float* maxima = from.partials + head / group * PartialFloats(d) + kAttentionSplitRows * d +
+                          head % group + lane % kMaxUnmerged * stride;
+    max = __ldcg(maxima);
+    sum = __ldcg(maxima + kAttentionSplitRows);
+  }
+  WaitForCopies<0>();
+  __syncwarp();
+  const float c = ScoreScale(d);
+  const int first = lane * 8 / d * kMaxUnmerged;  // the lane with the m and l of this lane's head
+  const float4* values = reinterpret_cast<const float4*>(chunks + lane * 8);
+  float4 low = values[0], high = values[1];
+  float folded_max = __shfl_sync(0xFFFFFFFFu, max, first), folded_sum = __shfl_sync(0xFFFFFFFFu, sum, first);
+#pragma unroll 1
+  for (int i = 1; i < num_chunks; ++i) {
+    const float chunk_max = __shfl_sync(0xFFFFFFFFu, max, first + i);
+    const float chunk_sum = __shfl_sync(0xFFFFFFFFu, sum, first + i);
+    const float4 chunk_low = values[i * kPieces], chunk_high = values[i * kPieces + 1];
+    const FoldFactors factors = FoldRow(folded_max, chunk_max, c);
+    folded_max = factors.max;
+    folded_sum = FoldValue(folded_sum, chunk_sum, factors);
+    low = make_float4(FoldValue(low.x, chunk_low.x, factors), FoldValue(low.y, chunk_low.y, factors),
+                      FoldValue(low.z, chunk_low.z, factors), FoldValue(low.w, chunk_low.w, factors));
+    high = make_float4(FoldValue(high.x, chunk_high.x, factors), FoldValue(high.y, chunk_high.y, factors),
+                       FoldValue(high.z, chunk_high.z, factors), FoldValue(high.w, chunk_high.w, factors));
+  }
+  if (lane * 8 >= count) return;
+  const float out[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  uint4 packed;
+  __half2* pairs = reinterpret_cast<__half2*>(&packed);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    pairs[i] = SaturateToHalf2(__fdiv_rn(out[2 * i], folded_sum), __fdiv_rn(out[2 * i + 1], folded_sum),
+                               saturations);
+  }
+  *reinterpret_cast<uint4*>(slice + lane * 8) = packed;
 }
 
 // Registers a thread: two blocks share a multiprocessor, or one with long chunks.
@@ -193,13 +261,14 @@ __device__ void MultiplyBlock(FragmentC (&c)[kTokenTiles], uint4* weights, int s
   }
 }
 
-template <int kTokenTiles, bool kNorm, int kFlight>
+template <int kTokenTiles, Input kInput, int kFlight>
 __global__ void __maxnreg__(MaxRegisters(kFlight))
     MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int warps = blockDim.x / kWarpThreads;
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
-  const Layout layout = LayoutOf(kNorm, args.m, args.k, warps, kTokenTiles);
+  constexpr bool kNorm = kInput == Input::kNorm;
+  const Layout layout = LayoutOf(kInput, args.m, args.k, warps, kTokenTiles);
 
   const int tiles = warps / chunks, stride_tiles = gridDim.x * tiles;
   const int num_tiles = static_cast<int>(NumRowTiles(args.n));
@@ -249,8 +318,18 @@ __global__ void __maxnreg__(MaxRegisters(kFlight))
     x += first * kTileDepth * 2;
   } else {
     x += warp * slice_places * slice_bytes;
-    copy_slice(0, 0);
-    if (one_slice) {
+    if constexpr (kInput == Input::kUnmerged) {
+      // Every block has the same values: one counts those that saturate.
+      float* chunks_of_slice = reinterpret_cast<float*>(shared + layout.x_bytes + 2 * layout.sum_bytes) +
+                               warp * kMaxUnmerged * kSliceDepth;
+      FoldSlice(args.unmerged, first * kTileDepth, ahead.steps * kTileDepth,
+                reinterpret_cast<Half*>(shared + (x - SharedAddress(shared))), chunks_of_slice, lane,
+                blockIdx.x == 0 ? args.saturations : nullptr);
+      __syncwarp();
+    } else {
+      copy_slice(0, 0);
+    }
+    if (one_slice && kInput == Input::kRows) {
       WaitForCopies<0>();
       __syncwarp();
     }
@@ -334,16 +413,18 @@ using Kernel = void (*)(MatmulArgs, int);
 
 // By token tiles: 1, 2, 4. Four leave room for one block on a multiprocessor, which then has twice as much in
 // flight.
-constexpr Kernel kShortKernels[] = {MatmulDecodeKernel<1, false, kShortFlight>,
-                                    MatmulDecodeKernel<2, false, kShortFlight>,
-                                    MatmulDecodeKernel<4, false, kLongFlight>};
-constexpr Kernel kNormKernel = MatmulDecodeKernel<1, true, kShortFlight>;
-constexpr Kernel kLongKernels[] = {MatmulDecodeKernel<1, false, kLongFlight>,
-                                   MatmulDecodeKernel<2, false, kLongFlight>,
-                                   MatmulDecodeKernel<4, false, kLongFlight>};
+constexpr Kernel kShortKernels[] = {MatmulDecodeKernel<1, Input::kRows, kShortFlight>,
+                                    MatmulDecodeKernel<2, Input::kRows, kShortFlight>,
+                                    MatmulDecodeKernel<4, Input::kRows, kLongFlight>};
+constexpr Kernel kNormKernel = MatmulDecodeKernel<1, Input::kNorm, kShortFlight>;
+constexpr Kernel kUnmergedKernel = MatmulDecodeKernel<1, Input::kUnmerged, kShortFlight>;
+constexpr Kernel kLongKernels[] = {MatmulDecodeKernel<1, Input::kRows, kLongFlight>,
+                                   MatmulDecodeKernel<2, Input::kRows, kLongFlight>,
+                                   MatmulDecodeKernel<4, Input::kRows, kLongFlight>};
 
-Kernel KernelOf(int token_tiles, bool norm, int k) {
-  if (norm) return kNormKernel;
+Kernel KernelOf(int token_tiles, Input input, int k) {
+  if (input == Input::kNorm) return kNormKernel;
+  if (input == Input::kUnmerged) return kUnmergedKernel;
   return (ChunkSteps(k) > kBlockSteps ? kLongKernels : kShortKernels)[token_tiles / 2];
 }
 
@@ -358,8 +439,13 @@ bool TakesNorm(const MatmulPlan& plan, int32_t m, int32_t k) {
          m * NormGroups(k) <= NumWarps(plan, k) * kWarpThreads / kVirtualLanes;
 }
 
+bool TakesUnmerged(const MatmulPlan& plan, int32_t k, int32_t head_dim) {
+  return plan.kernel == MatmulKernel::kDecode && plan.token_tile == 8 && ChunkSteps(k) == kBlockSteps &&
+         (head_dim == 64 || head_dim == 128);
+}
+
 int32_t MatmulDecodeSharedBytes(const MatmulPlan& plan, int32_t m, int32_t k) {
-  const Layout layout = LayoutOf(false, m, k, NumWarps(plan, k), plan.token_tile / 8);
+  const Layout layout = LayoutOf(Input::kRows, m, k, NumWarps(plan, k), plan.token_tile / 8);
   return layout.x_bytes + 2 * layout.sum_bytes + 8 * kMaxDecodeRows;
 }
 
@@ -369,7 +455,8 @@ cudaError_t PrepareMatmulDecode() {
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   for (Kernel kernel :
-       {kShortKernels[0], kShortKernels[1], kNormKernel, kLongKernels[0], kLongKernels[1], kLongKernels[2]}) {
+       {kShortKernels[0], kShortKernels[1], kNormKernel, kUnmergedKernel,
+        kLongKernels[0], kLongKernels[1], kLongKernels[2]}) {
     cudaFuncAttributes attributes{};
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess) break;
@@ -381,15 +468,19 @@ cudaError_t PrepareMatmulDecode() {
 
 cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
   const int warps = NumWarps(plan, args.k);
-  const bool norm = args.norm_x != nullptr;
+  const Input input = args.norm_x != nullptr           ? Input::kNorm
+                      : args.unmerged.items != nullptr ? Input::kUnmerged
+                                                       : Input::kRows;
   if (args.m < 1 || args.m > plan.token_tile || args.k % kTileDepth != 0 ||
-      warps * kWarpThreads > kMaxThreads || (norm && !TakesNorm(plan, args.m, args.k))) {
+      warps * kWarpThreads > kMaxThreads || (input == Input::kNorm && !TakesNorm(plan, args.m, args.k)) ||
+      (input == Input::kUnmerged &&
+       (args.m != 1 || !TakesUnmerged(plan, args.k, args.unmerged.head_dim)))) {
     return cudaErrorInvalidValue;
   }
   const int token_tiles = plan.token_tile / 8, chunks = warps / (plan.row_tile / kTileRows);
-  const Layout layout = LayoutOf(norm, args.m, args.k, warps, token_tiles);
-  return LaunchDependent(KernelOf(token_tiles, norm, args.k), static_cast<unsigned>(plan.blocks),
-                         warps * kWarpThreads, layout.x_bytes + 2 * layout.sum_bytes + layout.group_bytes,
+  const Layout layout = LayoutOf(input, args.m, args.k, warps, token_tiles);
+  return LaunchDependent(KernelOf(token_tiles, input, args.k), static_cast<unsigned>(plan.blocks),
+                         warps * kWarpThreads, layout.x_bytes + 2 * layout.sum_bytes + layout.prepare_bytes,
                          stream, args, chunks);
 }
 

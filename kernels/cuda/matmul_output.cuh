@@ -7,32 +7,63 @@
 
 namespace ridge::kernels::cuda {
 
-// The rotated pair (i, i + d / 2) of one head of q or k, or the same two of v, before any rounding.
-__device__ inline void WriteRopeKv(const RopeKvArgs& args, int token, int row, float low, float high) {
+// The rotated pairs (i, i + d / 2) of one head of q or k, or the same of v, of some tokens and of one row of
+// W, before any rounding. Tokens beyond `num_tokens` are left out. Loads of a kind go out together.
+template <int kCount>
+__device__ inline void WriteRopeKv(const RopeKvArgs& args, int num_tokens, int row,
+                                   const int (&tokens)[kCount], float (&low)[kCount], float (&high)[kCount]) {
   const int d = args.head_dim, half = d / 2, head = row / d, i = row % d / 16 * 8 + row % 8;
-  const int position = args.positions[token];
+  int positions[kCount];
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) positions[j] = tokens[j] < num_tokens ? args.positions[tokens[j]] : 0;
   if (head < args.num_heads + args.num_kv_heads) {
-    const float c = args.cosines[static_cast<int64_t>(position) * half + i];
-    const float s = args.sines[static_cast<int64_t>(position) * half + i];
-    const float x = low;
-    low = __fmaf_rn(x, c, -__fmul_rn(high, s));
-    high = __fmaf_rn(high, c, __fmul_rn(x, s));
+    float cosines[kCount], sines[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      cosines[j] = args.cosines[static_cast<int64_t>(positions[j]) * half + i];
+      sines[j] = args.sines[static_cast<int64_t>(positions[j]) * half + i];
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float x = low[j];
+      low[j] = __fmaf_rn(x, cosines[j], -__fmul_rn(high[j], sines[j]));
+      high[j] = __fmaf_rn(high[j], cosines[j], __fmul_rn(x, sines[j]));
+    }
   }
-  Half* out;
+  Half* out[kCount];
   if (head < args.num_heads) {
-    out = args.q + (static_cast<int64_t>(token) * args.num_heads + head) * d;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      out[j] = tokens[j] < num_tokens ? args.q + (static_cast<int64_t>(tokens[j]) * args.num_heads + head) * d
+                                      : nullptr;
+    }
   } else {
-    const int slot = args.slots[token];
-    if (slot < 0) return;
-    const int block =
-        args.block_tables[static_cast<int64_t>(slot) * args.table_stride + position / kKvBlockTokens];
+    int slots[kCount], blocks[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) slots[j] = tokens[j] < num_tokens ? args.slots[tokens[j]] : -1;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      blocks[j] = slots[j] < 0 ? 0
+                               : args.block_tables[static_cast<int64_t>(slots[j]) * args.table_stride +
+                                                   positions[j] / kKvBlockTokens];
+    }
     const bool is_key = head < args.num_heads + args.num_kv_heads;
     const int kv_head = (head - args.num_heads) % args.num_kv_heads;
-    out = args.kv.pool + block * args.kv.block_stride + (is_key ? args.kv.key_offset : args.kv.value_offset) +
-          (static_cast<int64_t>(kv_head) * kKvBlockTokens + position % kKvBlockTokens) * d;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      out[j] = slots[j] < 0
+                   ? nullptr
+                   : args.kv.pool + blocks[j] * args.kv.block_stride +
+                         (is_key ? args.kv.key_offset : args.kv.value_offset) +
+                         (static_cast<int64_t>(kv_head) * kKvBlockTokens + positions[j] % kKvBlockTokens) * d;
+    }
   }
-  out[i] = __half_as_ushort(SaturateToHalf(low, args.saturations));
-  out[i + half] = __half_as_ushort(SaturateToHalf(high, args.saturations));
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    if (out[j] == nullptr) continue;
+    out[j][i] = __half_as_ushort(SaturateToHalf(low[j], args.saturations));
+    out[j][i + half] = __half_as_ushort(SaturateToHalf(high[j], args.saturations));
+  }
 }
 
 // Loads that WriteSums will do, sent ahead so that it finds them in L1: before the prior kernel is waited for
@@ -78,7 +109,11 @@ __device__ inline void WriteSums(const MatmulArgs& args, int token, int row, flo
     *gated = __half_as_ushort(SaturateToHalf(SiluMul(low, high), args.saturations));
     return;
   }
-  if (args.output == MatmulOutput::kRopeKv) return WriteRopeKv(args.rope, token, row, low, high);
+  if (args.output == MatmulOutput::kRopeKv) {
+    const int tokens[1] = {token};
+    float lows[1] = {low}, highs[1] = {high};
+    return WriteRopeKv(args.rope, args.m, row, tokens, lows, highs);
+  }
   float* y = args.y + token * args.y_stride + row;
   if (args.output == MatmulOutput::kResidual) {
     low = __fadd_rn(y[0], low);

@@ -41,6 +41,11 @@ MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
   // cost.
   plan.split_chunks = NumChunks(k) > 1 && 2 * plan.blocks < device.num_sms;
   if (plan.split_chunks) plan.blocks *= NumChunks(k);
+  // Clusters do not fill the last multiprocessors of a card: not where every block has one for itself and nearly
+  // all are needed.
+  const bool tight = plan.kernel == MatmulKernel::kWgmma && plan.blocks <= device.num_sms &&
+                     4 * plan.blocks > 3 * device.num_sms;
+  if (plan.split_chunks && device.has_wgmma && !tight) plan.cluster = NumChunks(k);
   return plan;
 }
 
@@ -71,7 +76,7 @@ std::string MatmulPlan::ToString() const {
   const char* names[] = {"decode", "tiled", "wgmma"};
   char text[96];
   std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s", names[static_cast<int>(kernel)],
-                row_tile, token_tile, blocks, split_chunks ? " split" : "");
+                row_tile, token_tile, blocks, cluster > 0 ? " clusters" : split_chunks ? " split" : "");
   return text;
 }
 

@@ -161,10 +161,59 @@ __device__ inline void AddChunk(FragmentC& total, FragmentC& sum) {
   }
 }
 
-// Writes a thread's finished sums; `row_of(f)` and `token_of(f)` say where fragment f begins.
-template <int kFragments, typename RowOf, typename TokenOf>
+// SwiGLU's outputs of a warp's fragment: 16 rows of W are gate and up of 8 columns. Transposed, so that a lane
+// has neighbouring columns of one token.
+__device__ inline void WriteGated(const MatmulArgs& args, int token, int row, const FragmentC& sum) {
+  const __half2 pair = SaturateToHalf2(SiluMul(sum.x[0], sum.x[2]), SiluMul(sum.x[1], sum.x[3]),
+                                       args.saturations);
+  const uint32_t gated = Transpose8x8(*reinterpret_cast<const uint32_t*>(&pair));
+  const int lane = threadIdx.x % kWarpThreads;
+  token += lane / 4 - lane % 4 * 2;
+  if (token >= args.m || row >= args.n) return;
+  *reinterpret_cast<uint32_t*>(args.gated + static_cast<int64_t>(token) * (args.n / 2) + row / 16 * 8 +
+                               lane % 4 * 2) = gated;
+}
+
+// Queries, keys and values of kCount fragments of one row, all their loads together.
+template <int kCount, typename TokenOf>
+__device__ inline void WriteRopeFragments(const MatmulArgs& args, const FragmentC* sums, int row,
+                                          const TokenOf& token_of) {
+  if (row >= args.n) return;
+  const float bias_low = args.bias == nullptr ? 0.0f : args.bias[row];
+  const float bias_high = args.bias == nullptr ? 0.0f : args.bias[row + 8];
+  int tokens[2 * kCount];
+  float low[2 * kCount], high[2 * kCount];
+#pragma unroll
+  for (int j = 0; j < 2 * kCount; ++j) {
+    tokens[j] = token_of(j / 2) + j % 2;
+    low[j] = sums[j / 2].x[j % 2];
+    high[j] = sums[j / 2].x[j % 2 + 2];
+    if (args.bias != nullptr) {
+      low[j] = __fadd_rn(low[j], bias_low);
+      high[j] = __fadd_rn(high[j], bias_high);
+    }
+  }
+  WriteRopeKv(args.rope, args.m, row, tokens, low, high);
+}
+
+// Writes a warp's finished sums; `row_of(f)` and `token_of(f)` say where a lane's fragment f begins, of which
+// kTokenTiles in a row have the same row.
+template <int kTokenTiles, int kFragments, typename RowOf, typename TokenOf>
 __device__ inline void WriteFragments(const MatmulArgs& args, FragmentC (&sums)[kFragments],
                                       const RowOf& row_of, const TokenOf& token_of) {
+  if (args.output == MatmulOutput::kSwiGlu && args.bias == nullptr) {
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) WriteGated(args, token_of(f), row_of(f), sums[f]);
+    return;
+  }
+  if (args.output == MatmulOutput::kRopeKv) {
+    constexpr int kCount = kTokenTiles < 4 ? kTokenTiles : 4;
+#pragma unroll
+    for (int f = 0; f < kFragments; f += kCount) {
+      WriteRopeFragments<kCount>(args, sums + f, row_of(f), [&](int i) { return token_of(f + i); });
+    }
+    return;
+  }
   if (args.output == MatmulOutput::kResidual && args.bias == nullptr) {
     // All loads go out before the first store.
     float* const y = args.y;
@@ -194,6 +243,63 @@ __device__ inline void WriteFragments(const MatmulArgs& args, FragmentC (&sums)[
     WriteSums(args, token_of(f), row_of(f), sums[f].x[0], sums[f].x[2]);
     WriteSums(args, token_of(f) + 1, row_of(f), sums[f].x[1], sums[f].x[3]);
   }
+}
+
+#if __CUDA_ARCH__ >= 900
+// Every block of a cluster adds its share of the fragments, from the shared memory of all, and writes them.
+template <int kFragments, int kThreads, typename RowOf, typename TokenOf>
+__device__ inline void FoldInCluster(const MatmulArgs& args, unsigned char* shared,
+                                     const FragmentC (&sums)[kFragments], const RowOf& row_of,
+                                     const TokenOf& token_of) {
+  constexpr int kWarps = kThreads / kWarpThreads, kMaxChunks = 8;
+  WaitForCopies<0>();
+  __syncthreads();  // nobody reads the ring any more
+  float4* place = reinterpret_cast<float4*>(shared);
+#pragma unroll
+  for (int f = 0; f < kFragments; ++f) {
+    place[f * kThreads + threadIdx.x] = make_float4(sums[f].x[0], sums[f].x[1], sums[f].x[2], sums[f].x[3]);
+  }
+  SyncCluster();
+  const int chunks = gridDim.z, lane = threadIdx.x % kWarpThreads;
+  for (int unit = blockIdx.z * kWarps + threadIdx.x / kWarpThreads; unit < kFragments * kWarps;
+       unit += chunks * kWarps) {
+    const int f = unit / kWarps, thread = unit % kWarps * kWarpThreads + lane;
+    const uint32_t address = SharedAddress(place + f * kThreads + thread);
+    float4 parts[kMaxChunks];
+#pragma unroll
+    for (int chunk = 0; chunk < kMaxChunks; ++chunk) {
+      if (chunk < chunks) parts[chunk] = LoadFromCluster(address, chunk);
+    }
+    FragmentC total[1] = {{parts[0].x, parts[0].y, parts[0].z, parts[0].w}};
+#pragma unroll
+    for (int chunk = 1; chunk < kMaxChunks; ++chunk) {
+      if (chunk >= chunks) break;
+      total[0].x[0] = __fadd_rn(total[0].x[0], parts[chunk].x);
+      total[0].x[1] = __fadd_rn(total[0].x[1], parts[chunk].y);
+      total[0].x[2] = __fadd_rn(total[0].x[2], parts[chunk].z);
+      total[0].x[3] = __fadd_rn(total[0].x[3], parts[chunk].w);
+    }
+    WriteFragments<1>(
+        args, total, [&](int) { return row_of(f, thread); }, [&](int) { return token_of(f, thread); });
+  }
+  SyncCluster();  // others still read here
+}
+#endif
+
+// The end of a block that has the sums of one chunk: adds those of all chunks of its tile and writes them, as
+// MatmulPlan::cluster says. `row_of(f, thread)` and `token_of(f, thread)` say where a thread's fragment f
+// begins.
+template <int kTokenTiles, int kFragments, int kThreads, typename RowOf, typename TokenOf>
+__device__ inline void FoldAndWrite(const MatmulArgs& args, [[maybe_unused]] unsigned char* shared,
+                                    FragmentC (&sums)[kFragments], const RowOf& row_of,
+                                    const TokenOf& token_of) {
+#if __CUDA_ARCH__ >= 900
+  if (ClusterDepth() > 1) return FoldInCluster<kFragments, kThreads>(args, shared, sums, row_of, token_of);
+#endif
+  if (!FoldChunks<kFragments, kThreads>(args, sums)) return;
+  WriteFragments<kTokenTiles>(
+      args, sums, [&](int f) { return row_of(f, threadIdx.x); },
+      [&](int f) { return token_of(f, threadIdx.x); });
 }
 
 }  // namespace ridge::kernels::cuda

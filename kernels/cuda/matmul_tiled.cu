@@ -115,16 +115,21 @@ __global__ void __launch_bounds__(S::kThreads) MatmulTiledKernel(const MatmulArg
       for (int f = 0; f < S::kFragments; ++f) AddChunk(total[f], c[f]);
     }
   }
+  const auto row_of = [&](int f, int thread) {
+    return (work.row_tile + thread / kWarpThreads % S::kWarpsN * S::kTilesN + f / S::kTilesM) * kTileRows +
+           thread % kWarpThreads / 4;
+  };
+  const auto token_of = [&](int f, int thread) {
+    return work.token + (thread / kWarpThreads / S::kWarpsN * S::kTilesM + f % S::kTilesM) * 8 +
+           thread % 4 * 2;
+  };
   if constexpr (kSplit) {
-    if (!FoldChunks<S::kFragments, S::kThreads>(args, c)) return;
+    FoldAndWrite<S::kTilesM, S::kFragments, S::kThreads>(args, shared, c, row_of, token_of);
+  } else {
+    WriteFragments<S::kTilesM>(
+        args, total, [&](int f) { return row_of(f, threadIdx.x); },
+        [&](int f) { return token_of(f, threadIdx.x); });
   }
-  const auto row_of = [&](int f) {
-    return (work.row_tile + warp_n * S::kTilesN + f / S::kTilesM) * kTileRows + lane / 4;
-  };
-  const auto token_of = [&](int f) {
-    return work.token + (warp_m * S::kTilesM + f % S::kTilesM) * 8 + lane % 4 * 2;
-  };
-  WriteFragments(args, kSplit ? c : total, row_of, token_of);
 }
 
 template <typename S>
@@ -142,8 +147,9 @@ cudaError_t LaunchShape(const MatmulPlan& plan, const MatmulArgs& args, cudaStre
       static_cast<unsigned>((args.m + S::kTokens - 1) / S::kTokens),
       static_cast<unsigned>((NumRowTiles(args.n) + S::kRowTiles - 1) / S::kRowTiles),
       static_cast<unsigned>(plan.split_chunks ? (args.k + DotChunk(args.k) - 1) / DotChunk(args.k) : 1));
-  return LaunchDependent(plan.split_chunks ? MatmulTiledKernel<S, true> : MatmulTiledKernel<S, false>, grid,
-                         S::kThreads, S::kStages * S::kStageBytes, stream, args);
+  return LaunchDependentCluster(plan.split_chunks ? MatmulTiledKernel<S, true> : MatmulTiledKernel<S, false>,
+                                grid, plan.cluster, S::kThreads, S::kStages * S::kStageBytes,
+                                stream, args);
 }
 
 }  // namespace

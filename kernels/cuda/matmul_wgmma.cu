@@ -82,14 +82,19 @@ __global__ void __launch_bounds__(kThreads, 1) MatmulWgmmaKernel(const MatmulArg
       }
     }
   }
+  const auto row_of = [&](int, int thread) {
+    return (work.row_tile + thread / kWarpThreads) * kTileRows + thread % kWarpThreads / 4;
+  };
+  const auto token_of = [&](int f, int thread) { return work.token + f * 8 + thread % 4 * 2; };
   if constexpr (kSplit) {
 #pragma unroll
     for (int i = 0; i < kFragments * 4; ++i) total[i / 4].x[i % 4] = c[i];
-    if (!FoldChunks<kFragments, kThreads>(args, total)) return;
+    FoldAndWrite<kFragments, kFragments, kThreads>(args, shared, total, row_of, token_of);
+  } else {
+    WriteFragments<kFragments>(
+        args, total, [&](int f) { return row_of(f, threadIdx.x); },
+        [&](int f) { return token_of(f, threadIdx.x); });
   }
-  WriteFragments(
-      args, total, [&](int) { return (work.row_tile + warp) * kTileRows + lane / 4; },
-      [&](int f) { return work.token + f * 8 + lane % 4 * 2; });
 #endif
 }
 
@@ -123,8 +128,8 @@ cudaError_t LaunchMatmulWgmma(const MatmulPlan& plan, const MatmulArgs& args, cu
       static_cast<unsigned>((args.m + kTokens - 1) / kTokens),
       static_cast<unsigned>((NumRowTiles(args.n) + kRowTiles - 1) / kRowTiles),
       static_cast<unsigned>(plan.split_chunks ? (args.k + DotChunk(args.k) - 1) / DotChunk(args.k) : 1));
-  return LaunchDependent(plan.split_chunks ? MatmulWgmmaKernel<true> : MatmulWgmmaKernel<false>, grid,
-                         kThreads, kSharedBytes, stream, args);
+  return LaunchDependentCluster(plan.split_chunks ? MatmulWgmmaKernel<true> : MatmulWgmmaKernel<false>, grid,
+                                plan.cluster, kThreads, kSharedBytes, stream, args);
 }
 
 }  // namespace ridge::kernels::cuda

@@ -91,6 +91,45 @@ __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Transposes an 8 x 8 matrix of fp16 that the warp holds, two neighbouring columns of row lane / 4 a lane.
+__device__ inline uint32_t Transpose8x8(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+// Clusters (sm_90): blocks that run at once and read each other's shared memory.
+#if __CUDA_ARCH__ >= 900
+
+// Blocks along z of this block's cluster: 1 where it is alone.
+__device__ inline uint32_t ClusterDepth() {
+  uint32_t depth;
+  asm("mov.u32 %0, %%cluster_nctaid.z;" : "=r"(depth));
+  return depth;
+}
+
+// All threads of the cluster's blocks; orders their accesses to shared memory.
+__device__ inline void SyncCluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
+// 16 bytes of the shared memory of the cluster's block `rank`, at this block's address of them.
+__device__ inline float4 LoadFromCluster(uint32_t shared_address, uint32_t rank) {
+  float4 value;
+  asm volatile(
+      "{ .reg .u32 remote; mapa.shared::cluster.u32 remote, %4, %5; "
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote]; }"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "r"(shared_address), "r"(rank)
+      : "memory");
+  return value;
+}
+
+#endif
+
 // Dependent launches (sm_90): a kernel that was launched with the attribute may start while the one before it
 // runs. Before this call it may read only what no kernel of the step writes (weights).
 __device__ inline void WaitForPriorKernel() {

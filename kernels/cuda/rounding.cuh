@@ -7,10 +7,10 @@
 
 namespace ridge::kernels::cuda {
 
-// RoundToHalf of kernels/half.h: saturates at +-65504 and counts how often it had to.
+// RoundToHalf of kernels/half.h: saturates at +-65504 and counts how often it had to, where there is a counter.
 __device__ inline __half SaturateToHalf(float value, unsigned long long* saturations) {
   if (fabsf(value) > kHalfMax) {
-    atomicAdd(saturations, 1ull);
+    if (saturations != nullptr) atomicAdd(saturations, 1ull);
     value = copysignf(kHalfMax, value);
   }
   return __float2half_rn(value);

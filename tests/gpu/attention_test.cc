@@ -11,6 +11,8 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/packing.h"
 #include "kernels/order.h"
 #include "kernels/reference/ops.h"
 #include "tests/gpu/device_buffer.h"
@@ -27,11 +29,12 @@ struct Heads {
   int head_dim;
 };
 
-// How the work is cut: by AttentionPrefill, by AttentionSplit with all keys of a tile in one item, with one
-// chunk an item, or with two.
-enum class Cut { kPrefill, kSplitWhole, kSplitChunks, kSplitPairs };
+// How the work is cut: by AttentionPrefill; by AttentionSplit with all keys of a tile in one item, with one
+// chunk an item, or with two; by AttentionChunk, where the rows and the head_dim are such as it takes.
+enum class Cut { kPrefill, kSplitWhole, kSplitChunks, kSplitPairs, kChunks };
 
 constexpr Cut kAllCuts[] = {Cut::kPrefill, Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs};
+constexpr Cut kDecodeCuts[] = {Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs, Cut::kChunks};
 
 class AttentionTest : public testing::TestWithParam<Heads> {
  protected:
@@ -126,7 +129,10 @@ class AttentionTest : public testing::TestWithParam<Heads> {
       rows += part.end - part.begin;
     }
     AttentionPlan plan(Limits(GetParam(), cut == Cut::kPrefill));
-    plan.BuildShared(runs, cut == Cut::kSplitChunks ? 1 : cut == Cut::kSplitPairs ? 2 : INT32_MAX);
+    const bool chunks = cut == Cut::kChunks && (d == 64 || d == 128);
+    plan.BuildShared(runs, cut == Cut::kSplitChunks || cut == Cut::kChunks ? 1
+                           : cut == Cut::kSplitPairs                       ? 2
+                                                                           : INT32_MAX);
     last_plan_ = plan.ToString();
     DeviceBuffer<Half> device_q(q), out(q.size());
     DeviceBuffer<int32_t> num_split(std::vector<int32_t>{static_cast<int32_t>(plan.split_items().size())});
@@ -145,7 +151,10 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     args.counters = counters_.data();
     args.saturations = saturations.data();
     const auto num_prefill = static_cast<int32_t>(plan.prefill_items().size());
-    if (!plan.split_items().empty()) {
+    if (chunks) {
+      const int32_t blocks = (static_cast<int32_t>(plan.split_items().size()) + 3) * kv_heads;
+      EXPECT_CUDA_OK(LaunchAttentionChunk(args, {split.data(), num_split.data()}, blocks, nullptr));
+    } else if (!plan.split_items().empty()) {
       EXPECT_CUDA_OK(LaunchAttentionSplit(args, {split.data(), num_split.data()}, 64, nullptr));
     }
     if (num_prefill > 0) {
@@ -205,7 +214,7 @@ TEST_P(AttentionTest, IsWithinAnUlpOfTheReferenceAtEveryLengthOfContext) {
   std::vector<Part> parts;
   for (size_t s = 0; s < lengths.size(); ++s)
     parts.push_back({static_cast<int>(s), lengths[s] - 1, lengths[s]});
-  for (const Cut cut : {Cut::kSplitWhole, Cut::kSplitChunks}) {
+  for (const Cut cut : kDecodeCuts) {
     const std::vector<Half> out = Run(parts, cut);
     for (size_t s = 0; s < lengths.size(); ++s)
       ExpectCloseToReference(out, static_cast<int>(s), static_cast<int>(s), lengths[s] - 1);
@@ -222,7 +231,9 @@ TEST_P(AttentionTest, PrefillIsWithinAnUlpOfTheReference) {
 
 TEST_P(AttentionTest, LongContextIsWithinAnUlpOfTheReference) {
   SetUpSequences({8192});
-  ExpectCloseToReference(Run({{0, 8191, 8192}}, Cut::kSplitChunks), 0, 0, 8191);
+  const std::vector<Half> out = Run({{0, 8191, 8192}}, Cut::kSplitChunks);
+  ExpectCloseToReference(out, 0, 0, 8191);
+  EXPECT_EQ(Run({{0, 8191, 8192}}, Cut::kChunks), out);
 }
 
 // A row gives the same bits in a whole prefill, in a chunk of any size, as a decode row, and for every cut of
@@ -243,8 +254,7 @@ TEST_P(AttentionTest, ChunksAndCutsChangeNoBit) {
     }
   }
   for (int row = 0; row < kLength; row += 1 + row / 8) {
-    for (const Cut cut : {Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs})
-      EXPECT_EQ(Run({{0, row, row + 1}}, cut), RowOf(whole, row)) << row;
+    for (const Cut cut : kDecodeCuts) EXPECT_EQ(Run({{0, row, row + 1}}, cut), RowOf(whole, row)) << row;
   }
 }
 
@@ -263,6 +273,68 @@ TEST_P(AttentionTest, OtherRowsOfTheStepChangeNoBit) {
           << "sequence " << part.sequence << ", cut " << static_cast<int>(cut);
       at += alone.size();
     }
+  }
+}
+
+// A decode row whose chunks the matmul behind folds gives what it gives with the finished row.
+TEST_P(AttentionTest, TheMatmulBehindFoldsChunksToTheSameBits) {
+  const auto [heads, kv_heads, d] = GetParam();
+  const int32_t n = 48, k = heads * d;
+  const MatmulPlan matmul_plan = PlanMatmul(1, n, k, {132, 99 * 1024, false});
+  if (!TakesUnmerged(matmul_plan, k, d)) GTEST_SKIP() << "no kernel of this head_dim leaves its chunks";
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal(0.0f, 0.05f);
+  std::vector<Half> weights(static_cast<size_t>(PackedSize(n, k)));
+  for (Half& weight : weights) weight = FloatToHalf(normal(random));
+  ASSERT_CUDA_OK(PrepareMatmul());
+  const std::vector<int> lengths = {1, 64, 65, 256, 257, 1000, 1537, 2048};
+  SetUpSequences(lengths);
+  DeviceBuffer<Half> w(weights);
+  DeviceBuffer<unsigned long long> saturations(std::vector<unsigned long long>{0});
+  const auto multiply = [&](MatmulArgs args) {
+    DeviceBuffer<float> y(n);
+    args.w = w.data();
+    args.y = y.data();
+    args.m = 1;
+    args.n = n;
+    args.k = k;
+    args.y_stride = n;
+    args.output = MatmulOutput::kStore;
+    args.saturations = saturations.data();
+    EXPECT_CUDA_OK(LaunchMatmul(matmul_plan, args, nullptr));
+    return y.Download();
+  };
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    const Part part = {static_cast<int>(s), lengths[s] - 1, lengths[s]};
+    MatmulArgs merged{};
+    const DeviceBuffer<Half> row(Run({part}, Cut::kSplitWhole));
+    merged.x = row.data();
+    AttentionPlanLimits limits = Limits(GetParam(), false);
+    limits.chunk_blocks = 1 << 16;
+    limits.max_unmerged = kMaxUnmerged;
+    AttentionPlan plan(limits);
+    plan.Build({{0, 1, part.begin, part.sequence}});
+    ASSERT_EQ(plan.mode(), AttentionMode::kUnmerged);
+    const size_t first = static_cast<size_t>(part.begin) * k;
+    const DeviceBuffer<Half> q(
+        std::vector<Half>(queries_[s].begin() + first, queries_[s].begin() + first + static_cast<size_t>(k)));
+    DeviceBuffer<int32_t> count(std::vector<int32_t>{static_cast<int32_t>(plan.split_items().size())});
+    DeviceBuffer<AttentionItem> items(plan.split_items());
+    AttentionArgs args = {};
+    args.q = q.data();
+    args.block_tables = tables_.data();
+    args.table_stride = stride_;
+    args.kv = KvLayerOf(pool_.data(), kLayers, kLayer, kv_heads, d);
+    args.num_heads = heads;
+    args.num_kv_heads = kv_heads;
+    args.head_dim = d;
+    args.partials = partials_.data();
+    args.counters = counters_.data();
+    args.saturations = saturations.data();
+    ASSERT_CUDA_OK(LaunchAttentionChunk(args, {items.data(), count.data()}, 64 * kv_heads, nullptr));
+    MatmulArgs unmerged{};
+    unmerged.unmerged = {partials_.data(), items.data(), heads, kv_heads, d};
+    EXPECT_EQ(multiply(unmerged), multiply(merged)) << lengths[s];
   }
 }
 

@@ -111,9 +111,14 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
     const auto [n, k] = GetParam();
     std::vector<MatmulPlan> plans = {PlanMatmul(m, n, k, Device())};
     for (int32_t token_tile : {32, 64, 128}) {
-      for (bool split : {false, true}) {
-        plans.push_back({MatmulKernel::kTiled, token_tile, token_tile == 128 ? 128 : 64, split, 0});
-        if (token_tile == 128 && HasWgmma()) plans.push_back({MatmulKernel::kWgmma, 128, 128, split, 0});
+      const int32_t row_tile = token_tile == 128 ? 128 : 64;
+      const auto chunks = static_cast<int32_t>((k + DotChunk(k) - 1) / DotChunk(k));
+      for (const bool split : {false, true}) {
+        for (const int32_t cluster : {0, split && HasWgmma() && chunks > 1 ? chunks : 0}) {
+          plans.push_back({MatmulKernel::kTiled, token_tile, row_tile, split, 0, cluster});
+          if (token_tile == 128 && HasWgmma())
+            plans.push_back({MatmulKernel::kWgmma, token_tile, row_tile, split, 0, cluster});
+        }
       }
     }
     return plans;

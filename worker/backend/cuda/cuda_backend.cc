@@ -249,20 +249,31 @@ absl::Status CudaBackend::RunPadding(int32_t rows) {
 }
 
 absl::Status CudaBackend::CaptureGraphs(int32_t max_rows) {
+  using cuda::AttentionMode;
+  const cuda::AttentionPlanLimits& limits = forward_->attention_limits();
+  int32_t fewest = 1;  // rows that a step with this graph has
   for (int32_t rows : GraphRows(max_rows)) {
-    absl::Status status = CaptureGraph(rows, false, false);
-    if (status.ok()) status = CaptureGraph(rows, false, true);
-    if (status.ok() && rows <= cuda::kMaxArgMaxRows) status = CaptureGraph(rows, true, false);
-    if (!status.ok()) return status;
+    std::vector<AttentionMode> modes = {AttentionMode::kGeneral};
+    if (fewest * limits.num_kv_heads <= limits.chunk_blocks) modes.push_back(AttentionMode::kChunks);
+    if (rows == 1 && limits.max_unmerged > 0) modes.push_back(AttentionMode::kUnmerged);
+    for (AttentionMode mode : modes) {
+      absl::Status status = CaptureGraph(rows, false, false, mode);
+      if (status.ok()) status = CaptureGraph(rows, false, true, mode);
+      if (status.ok() && rows <= cuda::kMaxArgMaxRows) status = CaptureGraph(rows, true, false, mode);
+      if (!status.ok()) return status;
+    }
+    fewest = rows + 1;
   }
   return CudaStatus(cudaStreamSynchronize(stream_.get()), "graphs");
 }
 
-absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy, bool extended) {
+absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy, bool extended,
+                                       cuda::AttentionMode attention) {
   if (cublas_ != nullptr) {  // it may load code at a size's first launch, which a capture does not allow
     if (absl::Status status = RunPadding(rows); !status.ok()) return status;
   }
   StepLayout layout = StepLayout::Of(rows, rows, greedy, extended);
+  layout.attention = attention;
   layout.split_count = 1;  // the kernel reads how many there are
   absl::Status status =
       CudaStatus(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph capture");
@@ -270,7 +281,7 @@ absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy, bool extended)
   status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
   cudaGraph_t graph = nullptr;
   status.Update(CudaStatus(cudaStreamEndCapture(stream_.get(), &graph), "graph capture"));
-  Graph captured{rows, greedy, extended, nullptr};
+  Graph captured{rows, greedy, extended, attention, nullptr};
   if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
   if (graph != nullptr) cudaGraphDestroy(graph);
   if (status.ok()) status = CudaStatus(cudaGraphUpload(captured.exec, stream_.get()), "graph upload");
@@ -282,7 +293,8 @@ const CudaBackend::Graph* CudaBackend::GraphFor(int32_t rows) const {
   const bool greedy = upload_->is_greedy() && rows <= cuda::kMaxArgMaxRows;
   const bool extended = upload_->is_extended();
   const auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& g) {
-    return g.rows >= rows && g.greedy == greedy && g.extended == extended;
+    return g.rows >= rows && g.greedy == greedy && g.extended == extended &&
+           g.attention == upload_->attention();
   });
   return graph == graphs_.end() ? nullptr : &*graph;
 }

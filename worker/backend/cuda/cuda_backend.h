@@ -82,6 +82,7 @@ class CudaBackend : public Backend {
     int32_t rows;
     bool greedy;
     bool extended;
+    kernels::cuda::AttentionMode attention;
     cudaGraphExec_t exec;
   };
 
@@ -97,7 +98,9 @@ class CudaBackend : public Backend {
   // Runs a step of padded rows alone, which changes nothing.
   absl::Status RunPadding(int32_t rows);
   absl::StatusOr<std::unique_ptr<Step>> NewStep();
-  absl::Status CaptureGraph(int32_t rows, bool greedy, bool extended);
+  absl::Status CaptureGraph(int32_t rows, bool greedy, bool extended,
+                            kernels::cuda::AttentionMode attention);
+  // For the step in upload_ with padding to so many rows; null where none fits.
   const Graph* GraphFor(int32_t rows) const;
   // Enqueues what the plan changes in the slots and in the KV memory, before its rows.
   absl::Status EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout);

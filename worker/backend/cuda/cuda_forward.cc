@@ -48,9 +48,18 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const ModelConf
   status.Update(CudaStatus(
       cuda::AttentionSplitBlocks(config.head_dim, device.num_sms, &forward->attention_limits_.split_blocks),
       "attention"));
+  forward->LimitChunks();
   if (status.ok()) status = forward->Allocate(limits, stream);
   if (!status.ok()) return status;
   return forward;
+}
+
+void CudaForward::LimitChunks() {
+  if (cuda::AttentionChunkSharedBytes(config_.head_dim) > device_.shared_bytes_per_block) return;
+  attention_limits_.chunk_blocks = device_.num_sms / config_.num_kv_heads * config_.num_kv_heads;
+  const CudaMatrix& matrix = weights_.layers().front().attention_output;
+  const cuda::MatmulPlan plan = cuda::PlanMatmul(1, matrix.n, matrix.k, device_);
+  if (cublas_ == nullptr && cuda::TakesUnmerged(plan, matrix.k, config_.head_dim)) attention_limits_.max_unmerged = cuda::kMaxUnmerged;
 }
 
 int64_t CudaForward::MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) const {
@@ -197,6 +206,10 @@ absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, floa
     cuda::MatmulArgs args{};
     args.output = cuda::MatmulOutput::kResidual;
     args.y = residual_.as<float>();
+    if (layout.attention == cuda::AttentionMode::kUnmerged) {
+      args.unmerged = {attention_partials_.as<float>(), At<cuda::AttentionItem>(upload, layout.split_items),
+                       config_.num_heads, config_.num_kv_heads, config_.head_dim};
+    }
     Multiply("attention output matmul", layer.attention_output, attention_.as<Half>(), nullptr, rows, args,
              stream);
     args = {};
@@ -266,12 +279,13 @@ void CudaForward::Attention(const StepLayout& layout, const char* upload, const 
                                        layout.prefill_count, stream),
           "prefill attention");
   }
-  if (layout.split_count > 0) {
-    Check(cuda::LaunchAttentionSplit(args,
-                                     {At<cuda::AttentionItem>(upload, layout.split_items),
-                                      At<int32_t>(upload, layout.num_split_items)},
-                                     attention_limits_.split_blocks, stream),
-          "split attention");
+  if (layout.split_count == 0) return;
+  const cuda::AttentionWork work = {At<cuda::AttentionItem>(upload, layout.split_items),
+                                    At<int32_t>(upload, layout.num_split_items)};
+  if (layout.attention == cuda::AttentionMode::kGeneral) {
+    Check(cuda::LaunchAttentionSplit(args, work, attention_limits_.split_blocks, stream), "split attention");
+  } else {
+    Check(cuda::LaunchAttentionChunk(args, work, attention_limits_.chunk_blocks, stream), "chunk attention");
   }
 }
 

@@ -71,6 +71,8 @@ class CudaForward {
   CudaForward(const ModelConfig& config, const CudaWeights* weights, CublasLt* cublas,
               const kernels::cuda::DeviceInfo& device);
 
+  // Says in attention_limits_ what LaunchAttentionChunk and the matmul behind it can take.
+  void LimitChunks();
   absl::Status Allocate(const BackendLimits& limits, cudaStream_t stream);
   int64_t MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) const;
 

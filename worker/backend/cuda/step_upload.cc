@@ -114,7 +114,7 @@ void StepUpload::Build(const StepPlan& plan) {
   is_extended_ = false;
   ApplyChanges(plan);
   for (const Segment& segment : plan.segments) AddSegment(plan, segment);
-  attention_.Build(runs_);
+  attention_.Build(runs_, plan.padded_rows > 0);
   is_decode_ = is_decode_ && attention_.prefill_items().empty();
 }
 
@@ -194,6 +194,7 @@ void StepUpload::AddOutputs(const StepPlan& plan, const Segment& segment, int32_
 StepLayout StepUpload::Write(int32_t padded_rows, int32_t padded_outputs, char* to) const {
   RIDGE_CHECK(padded_rows >= num_rows() && padded_outputs >= num_outputs());
   StepLayout layout = StepLayout::Of(padded_rows, padded_outputs, is_greedy_, is_extended_);
+  layout.attention = attention_.mode();
   layout.split_count = static_cast<int32_t>(attention_.split_items().size());
   layout.prefill_count = static_cast<int32_t>(attention_.prefill_items().size());
   layout.sampling_change_count = static_cast<int32_t>(sampling_changes_.size());

@@ -34,6 +34,7 @@ struct StepLayout {
   int64_t prefill_items = 0;     // AttentionItem []
   int64_t sampling_changes = 0;  // SamplingChange []
   int64_t block_changes = 0;     // BlockChange []
+  kernels::cuda::AttentionMode attention = kernels::cuda::AttentionMode::kGeneral;
   int32_t split_count = 0;
   int32_t prefill_count = 0;
   int32_t sampling_change_count = 0;
@@ -68,6 +69,7 @@ class StepUpload {
   bool is_extended() const { return is_extended_; }
   // How many of them each output reports.
   const std::vector<int32_t>& num_top() const { return num_top_; }
+  kernels::cuda::AttentionMode attention() const { return attention_.mode(); }
   int32_t num_rows() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t num_outputs() const { return static_cast<int32_t>(sample_rows_.size()); }
 
