@@ -191,15 +191,18 @@ void BenchAttention(Bench* bench, const Model& model, int runs, int context, int
   const double bytes = 2.0 * 2 * runs * context * model.kv_heads * d;
   const double flops = 4.0 * d * model.heads * runs * keys;
   const bool chunks = plan.mode() == AttentionMode::kChunks;
-  bench->Time(name + (num_prefill > 0 ? " (prefill)" : chunks ? " (chunks)" : " (split)"), bytes, flops, [&](int i) {
-    args.kv = KvLayerOf(pool, layers, i % layers, model.kv_heads, d);
-    if (chunks) {
-      Check(LaunchAttentionChunk(args, split, limits.chunk_blocks, nullptr));
-    } else if (!plan.split_items().empty()) {
-      Check(LaunchAttentionSplit(args, split, limits.split_blocks, nullptr));
-    }
-    if (num_prefill > 0) Check(LaunchAttentionPrefill(args, prefill, num_prefill, nullptr));
-  });
+  bench->Time(name + (num_prefill > 0 ? " (prefill)"
+                      : chunks        ? " (chunks)"
+                                      : " (split)"),
+              bytes, flops, [&](int i) {
+                args.kv = KvLayerOf(pool, layers, i % layers, model.kv_heads, d);
+                if (chunks) {
+                  Check(LaunchAttentionChunk(args, split, limits.chunk_blocks, nullptr));
+                } else if (!plan.split_items().empty()) {
+                  Check(LaunchAttentionSplit(args, split, limits.split_blocks, nullptr));
+                }
+                if (num_prefill > 0) Check(LaunchAttentionPrefill(args, prefill, num_prefill, nullptr));
+              });
   std::printf("    %s\n", plan.ToString().c_str());
   for (const void* data : {static_cast<const void*>(pool), static_cast<const void*>(args.q),
                            static_cast<const void*>(args.out), static_cast<const void*>(args.partials)})

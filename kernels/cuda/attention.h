@@ -2,8 +2,8 @@
 //
 // The host cuts the work of a step into items (attention_plan.h), the same for all layers; three kernels take
 // them. AttentionSplit has one tile of at most 16 rows x heads a block and may share the keys of a tile among
-// blocks; AttentionChunk has one decode row and one chunk of its keys a block, where there are few; AttentionPrefill
-// has 128 rows x heads a block and all their keys. All give the same bits.
+// blocks; AttentionChunk has one decode row and one chunk of its keys a block, where there are few;
+// AttentionPrefill has 128 rows x heads a block and all their keys. All give the same bits.
 //
 // The arithmetic, for query head h of KV head h / group and the row at position p, over keys 0 .. p, with
 // c = fp32(log2(e) / sqrt(d)):
@@ -86,8 +86,8 @@ size_t AttentionCounterBytes(int32_t max_shared_tiles, int32_t num_kv_heads);
 [[nodiscard]] cudaError_t LaunchAttentionSplit(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);
 
-// Items of one chunk and one row of a sequence (first_virtual 0), in up to `num_blocks` / num_kv_heads. head_dim 64
-// or 128 only. Reads early what LaunchAttentionSplit reads early.
+// Items of one chunk and one row of a sequence (first_virtual 0), in up to `num_blocks` / num_kv_heads.
+// head_dim 64 or 128 only. Reads early what LaunchAttentionSplit reads early.
 [[nodiscard]] cudaError_t LaunchAttentionChunk(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);
 

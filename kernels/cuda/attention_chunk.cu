@@ -1,13 +1,15 @@
-// Attention of few decode rows over paged KV: one row of a sequence and one chunk of its keys a block, made for
-// the shortest way from the queries to the result. The formula is in attention.h; the bits are AttentionSplit's.
+// Attention of few decode rows over paged KV: one row of a sequence and one chunk of its keys a block, made
+// for the shortest way from the queries to the result. The formula is in attention.h; the bits are
+// AttentionSplit's.
 //
-// Geometry: a block an (item, KV head), 8 warps, all keys and values of the chunk in shared memory at once; what
-// earlier steps wrote is on its way there before the kernel waits. Warp w computes the scores of keys 32 w .. 32 w
-// + 31, then columns 16 w .. of O over all keys, in ascending order: three barriers in all. Code that runs once is
-// fetched once, and slowly, so it is kept short: the rows 8 .. 15 of a tile are left out where the group has none.
-// Shared memory: 1,056 d bytes + 8.6 KiB (141 KiB for d = 128). Alignment: q, out 4 bytes, pool 16 bytes. Bytes: K
-// and V of the keys once each KV head. FLOPs: 4 d a key, row and query head, on tiles padded to 16 rows.
-// Reference: reference::Attention (1 fp16 ulp).
+// Geometry: a block an (item, KV head), 8 warps, all keys and values of the chunk in shared memory at once;
+// what earlier steps wrote is on its way there before the kernel waits. Warp w computes the scores of keys 32
+// w .. 32 w
+// + 31, then columns 16 w .. of O over all keys, in ascending order: three barriers in all. Code that runs
+// once is fetched once, and slowly, so it is kept short: the rows 8 .. 15 of a tile are left out where the
+// group has none. Shared memory: 1,056 d bytes + 8.6 KiB (141 KiB for d = 128). Alignment: q, out 4 bytes,
+// pool 16 bytes. Bytes: K and V of the keys once each KV head. FLOPs: 4 d a key, row and query head, on tiles
+// padded to 16 rows. Reference: reference::Attention (1 fp16 ulp).
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_tile.cuh"
@@ -48,11 +50,11 @@ struct BlockShared {
 // What a block works on.
 struct ChunkWork {
   int kv_head;
-  int num_keys;     // of the chunk that the row sees; above kChunk where there are more behind it
-  int num_pages;    // of the chunk
-  int old_pages;    // of them, those that this step does not write
-  int num_tiles;    // of the chunk
-  int32_t block;    // lane i has the block of page i
+  int num_keys;   // of the chunk that the row sees; above kChunk where there are more behind it
+  int num_pages;  // of the chunk
+  int old_pages;  // of them, those that this step does not write
+  int num_tiles;  // of the chunk
+  int32_t block;  // lane i has the block of page i
 };
 
 __device__ inline ChunkWork MakeWork(const AttentionArgs& args, const AttentionItem& item, int kv_head,
@@ -71,7 +73,8 @@ __device__ inline ChunkWork MakeWork(const AttentionArgs& args, const AttentionI
 
 // Copies a page's K and V, the whole block together; zeros for a page that is only there to fill a tile.
 template <int kDim>
-__device__ inline void IssuePage(const AttentionArgs& args, const ChunkWork& work, int page, uint32_t shared) {
+__device__ inline void IssuePage(const AttentionArgs& args, const ChunkWork& work, int page,
+                                 uint32_t shared) {
   using S = Shape<kDim>;
   const int64_t block = __shfl_sync(0xFFFFFFFFu, work.block, page);
   const Half* from = args.kv.pool + block * args.kv.block_stride +
@@ -88,8 +91,8 @@ __device__ inline void IssuePage(const AttentionArgs& args, const ChunkWork& wor
 }
 
 template <int kDim>
-__device__ inline void IssueQueries(const AttentionArgs& args, const AttentionItem& item, const ChunkWork& work,
-                                    uint32_t shared) {
+__device__ inline void IssueQueries(const AttentionArgs& args, const AttentionItem& item,
+                                    const ChunkWork& work, uint32_t shared) {
   using S = Shape<kDim>;
   const unsigned row = threadIdx.x / S::kPieces, piece = threadIdx.x % S::kPieces;
   if (row >= kRows) return;
@@ -100,8 +103,8 @@ __device__ inline void IssueQueries(const AttentionArgs& args, const AttentionIt
 
 // The scores of a warp's keys, masked.
 template <int kDim>
-__device__ inline void ComputeScores(uint32_t keys, uint32_t queries, int first_key, int num_keys, unsigned lane,
-                                     FragmentC (&scores)[kWarpKeys / 8]) {
+__device__ inline void ComputeScores(uint32_t keys, uint32_t queries, int first_key, int num_keys,
+                                     unsigned lane, FragmentC (&scores)[kWarpKeys / 8]) {
   using S = Shape<kDim>;
 #pragma unroll
   for (int i = 0; i < kWarpKeys / 8; ++i) scores[i] = {};
@@ -153,7 +156,8 @@ __device__ inline void StoreProbabilities(const FragmentC (&scores)[kWarpKeys / 
 
 template <int kDim>
 __device__ inline void MultiplyValues(uint32_t values, const BlockShared& shared, int num_tiles, int warp,
-                                      bool two_rows, float c, unsigned lane, ChunkState<kWarpColumns / 8>* state) {
+                                      bool two_rows, float c, unsigned lane,
+                                      ChunkState<kWarpColumns / 8>* state) {
   state->Start();
   float max[2] = {-INFINITY, -INFINITY};
 #pragma unroll 1
@@ -181,7 +185,8 @@ __device__ inline void StoreChunk(const AttentionArgs& args, const AttentionItem
     if (row == 1 && !two_rows) break;
     const unsigned virtual_row = lane / 4 + 8 * row;
     if (static_cast<int>(virtual_row) >= item.num_virtual) continue;
-    Half* to = args.out + RowOffset(args, item, 0, kv_head) + virtual_row * kDim + warp * kWarpColumns + lane % 4 * 2;
+    Half* to = args.out + RowOffset(args, item, 0, kv_head) + virtual_row * kDim + warp * kWarpColumns +
+               lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kWarpColumns / 8; ++i) {
       *reinterpret_cast<__half2*>(to + i * 8) =
@@ -197,14 +202,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   using S = Shape<kDim>;
   extern __shared__ __align__(128) uint8_t tiles[];
   __shared__ BlockShared shared;
-  LaunchNextKernel();
   const int index = blockIdx.x / args.num_kv_heads;
-  if (index >= *all.num_items) return;
+  if (index >= *all.num_items) return LaunchNextKernel();
   const int warp = threadIdx.x / kWarpThreads;
   const unsigned lane = threadIdx.x % kWarpThreads;
   const AttentionItem& item = all.items[index];
   const ChunkWork work = MakeWork(args, item, blockIdx.x % args.num_kv_heads, static_cast<int>(lane));
-  const uint32_t keys = SharedAddress(tiles), values = keys + S::kChunkBytes, queries = values + S::kChunkBytes;
+  const uint32_t keys = SharedAddress(tiles), values = keys + S::kChunkBytes,
+                 queries = values + S::kChunkBytes;
   const bool two_rows = item.num_virtual > 8;
   const float c = ScoreScale(kDim);
 #pragma unroll 1
@@ -213,6 +218,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int page = work.num_pages; page < work.num_tiles * kTilePages; ++page)
     IssuePage<kDim>(args, work, page, keys);
   WaitForPriorKernel();
+  LaunchNextKernel();  // not before: what comes next loads weights, and would be in the way of the matmul
+                       // before
 #pragma unroll 1
   for (int page = work.old_pages; page < work.num_pages; ++page) IssuePage<kDim>(args, work, page, keys);
   IssueQueries<kDim>(args, item, work, queries);
@@ -227,7 +234,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (row == 1 && !two_rows) break;
     float max = -INFINITY;
 #pragma unroll
-    for (int i = 0; i < kWarpKeys / 8; ++i) max = fmaxf(max, fmaxf(scores[i].x[2 * row], scores[i].x[2 * row + 1]));
+    for (int i = 0; i < kWarpKeys / 8; ++i)
+      max = fmaxf(max, fmaxf(scores[i].x[2 * row], scores[i].x[2 * row + 1]));
     max = RowMax(max);
     if (lane % 4 == 0) shared.maxima[warp][lane / 4 + 8 * row] = max;
   }
@@ -241,9 +249,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (item.num_items == 1) {
       StoreChunk<kDim>(args, item, work.kv_head, warp, two_rows, lane, state);
     } else {
-      StorePartial(PartialOf(args, item.chunk_begin == 0 ? item.tile_partial : item.first_partial, work.kv_head),
-                   kDim, item.num_virtual, warp * kWarpColumns, warp == 0, state.max, state.sum.x[0],
-                   state.sum.x[2], state.out, lane);
+      StorePartial(
+          PartialOf(args, item.chunk_begin == 0 ? item.tile_partial : item.first_partial, work.kv_head), kDim,
+          item.num_virtual, warp * kWarpColumns, warp == 0, state.max, state.sum.x[0], state.sum.x[2],
+          state.out, lane);
     }
   }
   if (item.num_items > 1 && IsLastItem(args, item, work.kv_head, &shared.last_item))

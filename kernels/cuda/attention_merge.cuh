@@ -13,8 +13,8 @@ __device__ inline float* PartialOf(const AttentionArgs& args, int partial, int k
 
 // A warp's part of a partial: kTiles n-tiles of O from `first_column` on; m and l are the first warp's.
 template <int kTiles>
-__device__ inline void StorePartial(float* to, int head_dim, int num_virtual, int first_column, bool first_warp,
-                                    const float (&max)[2], float sum0, float sum1,
+__device__ inline void StorePartial(float* to, int head_dim, int num_virtual, int first_column,
+                                    bool first_warp, const float (&max)[2], float sum0, float sum1,
                                     const FragmentC (&out)[kTiles], unsigned lane) {
   float* maxima = to + kAttentionSplitRows * head_dim;
 #pragma unroll
@@ -35,9 +35,10 @@ __device__ inline void StorePartial(float* to, int head_dim, int num_virtual, in
   }
 }
 
-// True in the block that stores the tile's last partials; what the others stored is visible to it. All threads
-// call it; `last` is shared memory.
-__device__ inline bool IsLastItem(const AttentionArgs& args, const AttentionItem& item, int kv_head, int* last) {
+// True in the block that stores the tile's last partials; what the others stored is visible to it. All
+// threads call it; `last` is shared memory.
+__device__ inline bool IsLastItem(const AttentionArgs& args, const AttentionItem& item, int kv_head,
+                                  int* last) {
   __syncthreads();
   if (threadIdx.x == 0) {
     int32_t* counter = args.counters + item.counter * args.num_kv_heads + kv_head;
@@ -50,10 +51,11 @@ __device__ inline bool IsLastItem(const AttentionArgs& args, const AttentionItem
   return *last;
 }
 
-// The fold over a tile's partials by all kThreads; a thread takes four columns of a row at a time. Partials are
-// asked for some at a time, since a fold takes less than a load.
+// The fold over a tile's partials by all kThreads; a thread takes four columns of a row at a time. Partials
+// are asked for some at a time, since a fold takes less than a load.
 template <int kThreads>
-__device__ inline void MergePartials(const AttentionArgs& args, const AttentionItem& item, int kv_head, float c) {
+__device__ inline void MergePartials(const AttentionArgs& args, const AttentionItem& item, int kv_head,
+                                     float c) {
   constexpr int kLoads = 16;
   const unsigned d = args.head_dim, row_pieces = d / 4;
   const int64_t stride = args.num_kv_heads * PartialFloats(args.head_dim);

@@ -40,7 +40,7 @@ struct UnmergedAttention {
 // Chunks that it may have.
 inline constexpr int32_t kMaxUnmerged = 8;
 
-// kArgMax's output is the decode kernel's alone.
+// kArgMax's output is the decode and the resident kernel's alone.
 struct MatmulArgs {
   const Half* x;      // [m][k]; 16-byte aligned
   const Half* w;      // packed [n][k] (packing.h)
@@ -69,19 +69,21 @@ struct MatmulArgs {
 
 // Which kernel runs and how it is cut: decided on the host, apart from the kernels.
 enum class MatmulKernel {
-  kDecode,  // a warp a row tile and chunk; up to 32 rows of x
-  kTiled,   // blocks of row tiles x tokens through a shared-memory pipeline
-  kWgmma,   // the same by sm_90a's own instructions
+  kDecode,    // a warp a row tile and chunk; up to 32 rows of x
+  kResident,  // a warp a row tile, all of x in shared memory; 17 to 32 rows
+  kTiled,     // blocks of row tiles x tokens through a shared-memory pipeline
+  kWgmma,     // the same by sm_90a's own instructions
 };
 
 struct MatmulPlan {
   MatmulKernel kernel;
-  int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kTiled: 32, 64, 128; kWgmma: 128)
+  int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kResident: 32; kTiled: 32, 64, 128;
+                       // kWgmma: 128)
   int32_t row_tile;    // rows of W a block
   bool split_chunks;   // not kDecode: each block takes one chunk; their sums are added in ascending order
   int32_t blocks;
-  // With split_chunks: the blocks of a tile are a cluster of so many and add from each other's shared memory. 0:
-  // the last of them to end adds what all left in the workspace.
+  // With split_chunks: the blocks of a tile are a cluster of so many and add from each other's shared memory.
+  // 0: the last of them to end adds what all left in the workspace.
   int32_t cluster = 0;
 
   std::string ToString() const;
@@ -96,8 +98,9 @@ bool TakesNorm(const MatmulPlan& plan, int32_t m, int32_t k);
 // Whether the plan's kernel can fold a row of attention's chunks itself.
 bool TakesUnmerged(const MatmulPlan& plan, int32_t k, int32_t head_dim);
 
-// Rows for which every plan is a decode kernel's, whatever the card.
-inline constexpr int32_t kMaxArgMaxRows = 8;
+// Whether the plan's kernel can do kArgMax, and rows up to which some can.
+bool TakesArgMax(const MatmulPlan& plan);
+inline constexpr int32_t kMaxArgMaxRows = 32;
 
 // The card, as the heuristic sees it.
 struct MatmulDevice {
@@ -118,14 +121,21 @@ int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n);
 // What a block of the decode kernel needs.
 int32_t MatmulDecodeSharedBytes(const MatmulPlan& plan, int32_t m, int32_t k);
 
+// What a block of the resident kernel needs, and the most warps that it has.
+inline constexpr int32_t kResidentWarps = 12;
+int32_t MatmulResidentSharedBytes(int32_t k);
+
 // Once before the first launch: lets kernels use the shared memory that they need.
 [[nodiscard]] cudaError_t PrepareMatmulDecode();
+[[nodiscard]] cudaError_t PrepareMatmulResident();
 [[nodiscard]] cudaError_t PrepareMatmulTiled();
 [[nodiscard]] cudaError_t PrepareMatmulWgmma();
 [[nodiscard]] cudaError_t PrepareMatmul();  // all of them
 
 [[nodiscard]] cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args,
                                              cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchMatmulResident(const MatmulPlan& plan, const MatmulArgs& args,
+                                               cudaStream_t stream);
 [[nodiscard]] cudaError_t LaunchMatmulTiled(const MatmulPlan& plan, const MatmulArgs& args,
                                             cudaStream_t stream);
 

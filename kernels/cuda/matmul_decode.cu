@@ -4,10 +4,11 @@
 // one or more tiles, round after round. Weights are the A operand and go from memory to registers, always 16
 // loads of 16 bytes a lane in flight (8 KiB a warp; twice that where chunks are long), the first of them
 // before the kernel waits for the one before it. Tokens are the n8 operand. Chunk sums meet in shared memory.
-// x comes from memory in slices of 256 columns a warp, the next one while the last is used, or is made: with a
-// norm by the block from fp32 rows, from attention's chunks by each warp. Shared memory: x (one or two slices a
-// warp, or all rows; 8 KiB a warp for attention's chunks), twice 20 x 8 floats a token tile and warp. Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k. Reference:
-// reference::Matmul, within rounding.
+// x comes from memory in slices of 256 columns a warp, the next one while the last is used, or is made: with
+// a norm by the block from fp32 rows, from attention's chunks by each warp. Shared memory: x (one or two
+// slices a warp, or all rows; 8 KiB a warp for attention's chunks), twice 20 x 8 floats a token tile and
+// warp. Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k. Reference: reference::Matmul, within
+// rounding.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -46,7 +47,7 @@ enum class Input { kRows, kNorm, kUnmerged };
 
 struct Layout {
   int x_bytes;
-  int sum_bytes;     // of one of two places
+  int sum_bytes;      // of one of two places
   int prepare_bytes;  // sums of a norm's groups, or attention's chunks
 };
 
@@ -54,7 +55,8 @@ __host__ __device__ Layout LayoutOf(Input input, int m, int k, int warps, int to
   Layout layout{};
   const int slices = ChunkSteps(k) > kBlockSteps ? 2 : 1;
   constexpr int kBeyond = 128;  // what rows beyond m read behind the last one
-  layout.x_bytes = kBeyond + (input == Input::kNorm ? m * (k + kRowPad) * 2 : warps * slices * m * kSliceStride * 2);
+  layout.x_bytes =
+      kBeyond + (input == Input::kNorm ? m * (k + kRowPad) * 2 : warps * slices * m * kSliceStride * 2);
   layout.sum_bytes = warps * token_tiles * 8 * kSumStride * 4;
   layout.prepare_bytes = input == Input::kNorm       ? m * NormGroups(k) * 4
                          : input == Input::kUnmerged ? warps * kMaxUnmerged * kSliceDepth * 4
@@ -121,8 +123,8 @@ __device__ void CopySlice(const MatmulArgs& args, int begin, int count, uint32_t
   CommitCopies();
 }
 
-// Columns [begin, begin + count) of attention's output, folded from its chunks, to a slice, by one warp. `chunks`:
-// room for the chunks' O.
+// Columns [begin, begin + count) of attention's output, folded from its chunks, to a slice, by one warp.
+// `chunks`: room for the chunks' O.
 __device__ void FoldSlice(const UnmergedAttention& from, int begin, int count, Half* slice, float* chunks,
                           int lane, unsigned long long* saturations) {
   constexpr int kPieces = kSliceDepth / 4;  // of 16 bytes
@@ -265,6 +267,7 @@ template <int kTokenTiles, Input kInput, int kFlight>
 __global__ void __maxnreg__(MaxRegisters(kFlight))
     MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
   extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ RopePlace places[kMaxThreads];  // of the first round's outputs
   const int warps = blockDim.x / kWarpThreads;
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
   constexpr bool kNorm = kInput == Input::kNorm;
@@ -293,13 +296,19 @@ __global__ void __maxnreg__(MaxRegisters(kFlight))
     }
     ahead.Advance();
   }
-  LaunchNextKernel();
+  // The next matmul's weights would be in the way of attention's chunks.
+  if (kInput != Input::kUnmerged) LaunchNextKernel();
   // The first round's outputs: thread i has row i % 8 (and that + 8) of a token and tile.
   const int out_row = (blockIdx.x * tiles + threadIdx.x / 8 / args.m) * kTileRows + threadIdx.x % 8;
   const int out_token = threadIdx.x < tiles * args.m * 8 ? threadIdx.x / 8 % args.m : args.m;
-  TouchConstants(args, out_token, out_row);
+  const bool has_output = out_token < args.m && out_row + 8 < args.n;
+  const bool has_place = has_output && args.output == MatmulOutput::kRopeKv;
+  if (has_place) places[threadIdx.x] = FindRopePlace(args, out_token, out_row);
   WaitForPriorKernel();
-  TouchResidual(args, out_token, out_row);
+  if (kInput == Input::kUnmerged) LaunchNextKernel();
+  const bool has_residual = has_output && args.output == MatmulOutput::kResidual && args.bias == nullptr;
+  const float* y = args.y + static_cast<int64_t>(out_token) * args.y_stride + out_row;
+  const float residual[2] = {has_residual ? y[0] : 0.0f, has_residual ? y[8] : 0.0f};
 
   const RowPlaces<kTokenTiles> rows(args.m, (kNorm ? args.k + kRowPad : kSliceStride) * 2, lane);
   uint32_t x = SharedAddress(shared);
@@ -395,6 +404,12 @@ __global__ void __maxnreg__(MaxRegisters(kFlight))
         const uint64_t candidate = max(out < args.n ? PackCandidate(low, out) : kNoCandidate,
                                        out + 8 < args.n ? PackCandidate(high, out + 8) : kNoCandidate);
         atomicMax(best + token, static_cast<unsigned long long>(candidate));
+      } else if (has_place && round == 0 && i == static_cast<int>(threadIdx.x)) {
+        WriteRopeAt(args, places[i], low, high);
+      } else if (has_residual && round == 0 && i == static_cast<int>(threadIdx.x)) {
+        float* to = args.y + static_cast<int64_t>(token) * args.y_stride + out;
+        to[0] = __fadd_rn(residual[0], low);
+        to[8] = __fadd_rn(residual[1], high);
       } else {
         WriteSums(args, token, out, low, high);
       }
@@ -446,7 +461,8 @@ bool TakesUnmerged(const MatmulPlan& plan, int32_t k, int32_t head_dim) {
 
 int32_t MatmulDecodeSharedBytes(const MatmulPlan& plan, int32_t m, int32_t k) {
   const Layout layout = LayoutOf(Input::kRows, m, k, NumWarps(plan, k), plan.token_tile / 8);
-  return layout.x_bytes + 2 * layout.sum_bytes + 8 * kMaxDecodeRows;
+  return layout.x_bytes + 2 * layout.sum_bytes + 8 * kMaxDecodeRows +
+         static_cast<int32_t>(sizeof(RopePlace)) * kMaxThreads;
 }
 
 cudaError_t PrepareMatmulDecode() {
@@ -454,9 +470,8 @@ cudaError_t PrepareMatmulDecode() {
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  for (Kernel kernel :
-       {kShortKernels[0], kShortKernels[1], kNormKernel, kUnmergedKernel,
-        kLongKernels[0], kLongKernels[1], kLongKernels[2]}) {
+  for (Kernel kernel : {kShortKernels[0], kShortKernels[1], kNormKernel, kUnmergedKernel, kLongKernels[0],
+                        kLongKernels[1], kLongKernels[2]}) {
     cudaFuncAttributes attributes{};
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess) break;
@@ -473,8 +488,7 @@ cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args, c
                                                        : Input::kRows;
   if (args.m < 1 || args.m > plan.token_tile || args.k % kTileDepth != 0 ||
       warps * kWarpThreads > kMaxThreads || (input == Input::kNorm && !TakesNorm(plan, args.m, args.k)) ||
-      (input == Input::kUnmerged &&
-       (args.m != 1 || !TakesUnmerged(plan, args.k, args.unmerged.head_dim)))) {
+      (input == Input::kUnmerged && (args.m != 1 || !TakesUnmerged(plan, args.k, args.unmerged.head_dim)))) {
     return cudaErrorInvalidValue;
   }
   const int token_tiles = plan.token_tile / 8, chunks = warps / (plan.row_tile / kTileRows);

@@ -66,33 +66,58 @@ __device__ inline void WriteRopeKv(const RopeKvArgs& args, int num_tokens, int r
   }
 }
 
-// Loads that WriteSums will do, sent ahead so that it finds them in L1: before the prior kernel is waited for
-// what no kernel of the step writes, after it the residual.
-__device__ inline void Touch(const void* pointer) {
-  asm volatile("{ .reg .u32 unused; ld.global.u32 unused, [%0]; }" ::"l"(pointer));
-}
+// What WriteRopeKv reads and where it writes, for one token and pair of rows: constants of the step, looked
+// up while the kernel would only wait.
+struct RopePlace {
+  Half* out;     // null for padding
+  bool rotated;  // q or k
+  float cosine, sine;
+  float bias[2];
+};
 
-__device__ inline void TouchConstants(const MatmulArgs& args, int token, int row) {
-  if (token >= args.m || row >= args.n) return;
-  if (args.bias != nullptr) {
-    Touch(args.bias + row);
-    Touch(args.bias + row + 8 * (row + 8 < args.n));
-  }
-  if (args.output != MatmulOutput::kRopeKv) return;
+__device__ inline RopePlace FindRopePlace(const MatmulArgs& args, int token, int row) {
   const RopeKvArgs& rope = args.rope;
-  const int half = rope.head_dim / 2, i = row % rope.head_dim / 16 * 8 + row % 8;
-  const int position = rope.positions[token], slot = rope.slots[token];
-  Touch(rope.cosines + static_cast<int64_t>(position) * half + i);
-  Touch(rope.sines + static_cast<int64_t>(position) * half + i);
-  if (slot >= 0)
-    Touch(rope.block_tables + static_cast<int64_t>(slot) * rope.table_stride + position / kKvBlockTokens);
+  const int d = rope.head_dim, half = d / 2, head = row / d, i = row % d / 16 * 8 + row % 8;
+  const int position = rope.positions[token];
+  RopePlace place{};
+  if (args.bias != nullptr) {
+    place.bias[0] = args.bias[row];
+    place.bias[1] = args.bias[row + 8];
+  }
+  place.rotated = head < rope.num_heads + rope.num_kv_heads;
+  if (place.rotated) {
+    place.cosine = rope.cosines[static_cast<int64_t>(position) * half + i];
+    place.sine = rope.sines[static_cast<int64_t>(position) * half + i];
+  }
+  if (head < rope.num_heads) {
+    place.out = rope.q + (static_cast<int64_t>(token) * rope.num_heads + head) * d + i;
+    return place;
+  }
+  const int slot = rope.slots[token];
+  if (slot < 0) return place;
+  const int block =
+      rope.block_tables[static_cast<int64_t>(slot) * rope.table_stride + position / kKvBlockTokens];
+  const int kv_head = (head - rope.num_heads) % rope.num_kv_heads;
+  place.out = rope.kv.pool + block * rope.kv.block_stride +
+              (place.rotated ? rope.kv.key_offset : rope.kv.value_offset) +
+              (static_cast<int64_t>(kv_head) * kKvBlockTokens + position % kKvBlockTokens) * d + i;
+  return place;
 }
 
-__device__ inline void TouchResidual(const MatmulArgs& args, int token, int row) {
-  if (args.output != MatmulOutput::kResidual || token >= args.m || row >= args.n) return;
-  const float* y = args.y + token * args.y_stride + row;
-  Touch(y);
-  Touch(y + 8 * (row + 8 < args.n));
+// WriteSums of kRopeKv where the place is known.
+__device__ inline void WriteRopeAt(const MatmulArgs& args, const RopePlace& place, float low, float high) {
+  if (place.out == nullptr) return;
+  if (args.bias != nullptr) {
+    low = __fadd_rn(low, place.bias[0]);
+    high = __fadd_rn(high, place.bias[1]);
+  }
+  if (place.rotated) {
+    const float x = low;
+    low = __fmaf_rn(x, place.cosine, -__fmul_rn(high, place.sine));
+    high = __fmaf_rn(high, place.cosine, __fmul_rn(x, place.sine));
+  }
+  place.out[0] = __half_as_ushort(SaturateToHalf(low, args.saturations));
+  place.out[args.rope.head_dim / 2] = __half_as_ushort(SaturateToHalf(high, args.saturations));
 }
 
 // Sums of one token and of rows `row` and `row` + 8 of W, where row % 16 < 8. Rows beyond n and tokens beyond

@@ -31,6 +31,18 @@ MatmulPlan PlanDecode(int32_t m, int32_t n, int32_t k, const MatmulDevice& devic
   return plan;
 }
 
+MatmulPlan PlanResident(int32_t n, const MatmulDevice& device) {
+  MatmulPlan plan{};
+  plan.kernel = MatmulKernel::kResident;
+  plan.token_tile = 32;
+  // As many rounds as a full block needs, then as few warps as give these.
+  const int64_t tiles = NumRowTiles(n);
+  const int32_t rounds = CeilDivide(tiles, int64_t{kResidentWarps} * device.num_sms);
+  plan.row_tile = CeilDivide(tiles, int64_t{rounds} * device.num_sms) * kTileRows;
+  plan.blocks = std::min(CeilDivide(n, plan.row_tile), device.num_sms);
+  return plan;
+}
+
 MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
   MatmulPlan plan{};
   plan.kernel = device.has_wgmma && m > 64 ? MatmulKernel::kWgmma : MatmulKernel::kTiled;
@@ -41,8 +53,8 @@ MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
   // cost.
   plan.split_chunks = NumChunks(k) > 1 && 2 * plan.blocks < device.num_sms;
   if (plan.split_chunks) plan.blocks *= NumChunks(k);
-  // Clusters do not fill the last multiprocessors of a card: not where every block has one for itself and nearly
-  // all are needed.
+  // Clusters do not fill the last multiprocessors of a card: not where every block has one for itself and
+  // nearly all are needed.
   const bool tight = plan.kernel == MatmulKernel::kWgmma && plan.blocks <= device.num_sms &&
                      4 * plan.blocks > 3 * device.num_sms;
   if (plan.split_chunks && device.has_wgmma && !tight) plan.cluster = NumChunks(k);
@@ -58,7 +70,15 @@ MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& devic
     const MatmulPlan plan = PlanDecode(m, n, k, device);
     if (MatmulDecodeSharedBytes(plan, m, k) <= device.shared_bytes_per_block) return plan;
   }
+  // With fewer than four tiles a multiprocessor there would be too little in flight.
+  if (m <= 32 && DotChunk(k) == 256 && NumRowTiles(n) >= 4 * int64_t{device.num_sms} &&
+      MatmulResidentSharedBytes(k) <= device.shared_bytes_per_block)
+    return PlanResident(n, device);
   return PlanTiled(m, n, k, device);
+}
+
+bool TakesArgMax(const MatmulPlan& plan) {
+  return plan.kernel == MatmulKernel::kDecode || plan.kernel == MatmulKernel::kResident;
 }
 
 int64_t MatmulWorkspaceBytes(const MatmulPlan& plan, int32_t m, int32_t n, int32_t k) {
@@ -73,15 +93,19 @@ int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n) {
 }
 
 std::string MatmulPlan::ToString() const {
-  const char* names[] = {"decode", "tiled", "wgmma"};
+  const char* names[] = {"decode", "resident", "tiled", "wgmma"};
   char text[96];
   std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s", names[static_cast<int>(kernel)],
-                row_tile, token_tile, blocks, cluster > 0 ? " clusters" : split_chunks ? " split" : "");
+                row_tile, token_tile, blocks,
+                cluster > 0    ? " clusters"
+                : split_chunks ? " split"
+                               : "");
   return text;
 }
 
 cudaError_t PrepareMatmul() {
-  for (cudaError_t (*prepare)() : {PrepareMatmulDecode, PrepareMatmulTiled, PrepareMatmulWgmma}) {
+  for (cudaError_t (*prepare)() :
+       {PrepareMatmulDecode, PrepareMatmulResident, PrepareMatmulTiled, PrepareMatmulWgmma}) {
     if (cudaError_t error = prepare(); error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -91,6 +115,8 @@ cudaError_t LaunchMatmul(const MatmulPlan& plan, const MatmulArgs& args, cudaStr
   switch (plan.kernel) {
     case MatmulKernel::kDecode:
       return LaunchMatmulDecode(plan, args, stream);
+    case MatmulKernel::kResident:
+      return LaunchMatmulResident(plan, args, stream);
     case MatmulKernel::kTiled:
       return LaunchMatmulTiled(plan, args, stream);
     case MatmulKernel::kWgmma:

@@ -161,11 +161,11 @@ __device__ inline void AddChunk(FragmentC& total, FragmentC& sum) {
   }
 }
 
-// SwiGLU's outputs of a warp's fragment: 16 rows of W are gate and up of 8 columns. Transposed, so that a lane
-// has neighbouring columns of one token.
+// SwiGLU's outputs of a warp's fragment: 16 rows of W are gate and up of 8 columns. Transposed, so that a
+// lane has neighbouring columns of one token.
 __device__ inline void WriteGated(const MatmulArgs& args, int token, int row, const FragmentC& sum) {
-  const __half2 pair = SaturateToHalf2(SiluMul(sum.x[0], sum.x[2]), SiluMul(sum.x[1], sum.x[3]),
-                                       args.saturations);
+  const __half2 pair =
+      SaturateToHalf2(SiluMul(sum.x[0], sum.x[2]), SiluMul(sum.x[1], sum.x[3]), args.saturations);
   const uint32_t gated = Transpose8x8(*reinterpret_cast<const uint32_t*>(&pair));
   const int lane = threadIdx.x % kWarpThreads;
   token += lane / 4 - lane % 4 * 2;

@@ -74,7 +74,7 @@ __device__ void MultiplyStage(FragmentC (&c)[S::kFragments], uint32_t stage, int
 }
 
 template <typename S, bool kSplit>
-__global__ void __launch_bounds__(S::kThreads) MatmulTiledKernel(const MatmulArgs args) {
+__global__ void __launch_bounds__(S::kThreads, 1) MatmulTiledKernel(const MatmulArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
   const int warp_n = warp % S::kWarpsN, warp_m = warp / S::kWarpsN;
@@ -148,8 +148,7 @@ cudaError_t LaunchShape(const MatmulPlan& plan, const MatmulArgs& args, cudaStre
       static_cast<unsigned>((NumRowTiles(args.n) + S::kRowTiles - 1) / S::kRowTiles),
       static_cast<unsigned>(plan.split_chunks ? (args.k + DotChunk(args.k) - 1) / DotChunk(args.k) : 1));
   return LaunchDependentCluster(plan.split_chunks ? MatmulTiledKernel<S, true> : MatmulTiledKernel<S, false>,
-                                grid, plan.cluster, S::kThreads, S::kStages * S::kStageBytes,
-                                stream, args);
+                                grid, plan.cluster, S::kThreads, S::kStages * S::kStageBytes, stream, args);
 }
 
 }  // namespace

@@ -203,6 +203,32 @@ TEST(CudaBackendFuzz, RandomSchedulesGiveTheSameTokensAndBits) {
   }
 }
 
+TEST(CudaBackendBatch, TwoHundredAndFiftySixSequencesAtOnceGetWhatEachGetsAlone) {
+  constexpr size_t kBatch = 256;
+  for (const char* model : {"tiny-qwen2", "awkward", "qwen2.5-1.5b, 2 layers"}) {
+    const std::unique_ptr<WeightSource> source = MakeSource(model);
+    std::vector<Request> requests = MakeRequests(source->config().vocab_size);
+    std::erase_if(requests, [](const Request& request) { return request.prompt.size() > 40; });
+    const size_t distinct = requests.size();
+    const std::unique_ptr<CudaBackend> backend = CudaBackend::Create(*source, {}).value();
+    ASSERT_TRUE(backend->Reserve(1024, {.max_slots = kBatch, .max_step_rows = 1024}).ok());
+    const std::vector<Answer> expected = ScheduleRunner(backend.get(), requests, {}).Run();
+    while (requests.size() < kBatch) requests.push_back(requests[requests.size() - distinct]);
+    for (const bool logits : {true, false}) {
+      const Schedule schedule = {.batch = kBatch, .chunk = 16, .seed = 10, .return_logits = logits};
+      const std::vector<Answer> answers = ScheduleRunner(backend.get(), requests, schedule).Run();
+      for (size_t i = 0; i < kBatch; ++i) {
+        const Answer& alone = expected[i % distinct];
+        ASSERT_EQ(answers[i].tokens, alone.tokens) << model << ", request " << i;
+        ASSERT_EQ(answers[i].logprobs, alone.logprobs) << model << ", request " << i;
+        if (logits) {
+          ASSERT_TRUE(answers[i].logits == alone.logits) << model << ", request " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(CudaBackendTest, ASequencesBitsDependOnItAlone) {
   const std::vector<Request> requests = MakeRequests(source_->config().vocab_size);
   const std::unique_ptr<CudaBackend> backend = MakeBackend(), stream = MakeBackend(false);

@@ -121,6 +121,10 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
         }
       }
     }
+    if (m <= 32 && k <= 2048 && MatmulResidentSharedBytes(k) <= Device().shared_bytes_per_block) {
+      plans.push_back({MatmulKernel::kResident, 32, 48, false, 3});
+      plans.push_back({MatmulKernel::kResident, 32, 16 * kResidentWarps, false, 2});
+    }
     return plans;
   }
 
@@ -230,14 +234,19 @@ TEST_P(MatmulTest, SwiGluTakesBothHalvesOfATile) {
 
 TEST_P(MatmulTest, ArgMaxIsThatOfThePlainRows) {
   const auto [n, k] = GetParam();
-  for (int m : {1, 3, 8}) {
+  for (int m : {1, 3, 8, 17, 32}) {
+    const MatmulPlan plan = PlanMatmul(m, n, k, Device());
+    const auto plans = Plans(m);
+    const auto other = std::find_if(plans.begin(), plans.end(),
+                                    [](const MatmulPlan& p) { return p.kernel == MatmulKernel::kResident; });
+    if (!TakesArgMax(plan) && other == plans.end()) continue;
     DeviceBuffer<uint64_t> best(std::vector<uint64_t>(static_cast<size_t>(m)));
     MatmulArgs args{};
     args.x = x_.data();
     args.m = m;
     args.output = MatmulOutput::kArgMax;
     args.best = best.data();
-    Run(PlanMatmul(m, n, k, Device()), args, {});
+    Run(TakesArgMax(plan) ? plan : *other, args, {});
     const std::vector<uint64_t> result = best.Download();
     for (int row = 0; row < m; ++row) {
       const float* logits = &plain_[static_cast<size_t>(row) * n];

@@ -59,7 +59,8 @@ void CudaForward::LimitChunks() {
   attention_limits_.chunk_blocks = device_.num_sms / config_.num_kv_heads * config_.num_kv_heads;
   const CudaMatrix& matrix = weights_.layers().front().attention_output;
   const cuda::MatmulPlan plan = cuda::PlanMatmul(1, matrix.n, matrix.k, device_);
-  if (cublas_ == nullptr && cuda::TakesUnmerged(plan, matrix.k, config_.head_dim)) attention_limits_.max_unmerged = cuda::kMaxUnmerged;
+  if (cublas_ == nullptr && cuda::TakesUnmerged(plan, matrix.k, config_.head_dim))
+    attention_limits_.max_unmerged = cuda::kMaxUnmerged;
 }
 
 int64_t CudaForward::MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) const {
@@ -298,8 +299,10 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
     const cuda::SampleRow* rows = At<cuda::SampleRow>(upload, layout.sample_rows) + begin;
     // The arg max is found where the logits come into being, by the kernel that can: they are not even
     // written then.
-    const bool arg_max =
-        cublas_ == nullptr && layout.greedy && host_logits == nullptr && count <= cuda::kMaxArgMaxRows;
+    const CudaMatrix& head = weights_.output();
+    const bool arg_max = cublas_ == nullptr && layout.greedy && host_logits == nullptr &&
+                         count <= cuda::kMaxArgMaxRows &&
+                         cuda::TakesArgMax(cuda::PlanMatmul(count, head.n, head.k, device_));
     cuda::MatmulArgs args{};
     args.output = arg_max ? cuda::MatmulOutput::kArgMax : cuda::MatmulOutput::kStore;
     args.best = best_.as<uint64_t>();

@@ -154,5 +154,41 @@ TEST(AttentionPlan, TakesPrefillForMiddlingRunsOnlyWhereTheyFillTheCard) {
   EXPECT_TRUE(plan.split_items().empty());
 }
 
+AttentionPlanLimits ChunkLimits() {
+  AttentionPlanLimits limits = Limits();
+  limits.chunk_blocks = 132;
+  limits.max_unmerged = 8;
+  return limits;
+}
+
+TEST(AttentionPlan, FewDecodeRowsHaveABlockAChunk) {
+  AttentionPlan plan(ChunkLimits());
+  const std::vector<AttentionRun> runs = DecodeRuns(8, 1024);
+  plan.Build(runs);
+  EXPECT_EQ(plan.mode(), AttentionMode::kChunks);
+  EXPECT_EQ(plan.split_items().size(), 32u);
+  ExpectCovers(plan, Limits(), runs);
+  plan.Build(DecodeRuns(64, 257));  // 128 chunks of 2 KV heads are too many
+  EXPECT_EQ(plan.mode(), AttentionMode::kGeneral);
+  plan.Build({{0, 2, 100, 0}});
+  EXPECT_EQ(plan.mode(), AttentionMode::kGeneral);
+}
+
+TEST(AttentionPlan, TheChunksOfAnOnlyRowAreLeftToTheMatmulBehindUpToItsLimit) {
+  AttentionPlan plan(ChunkLimits());
+  for (const int context : {1, 256, 257, 2048}) {
+    plan.Build(DecodeRuns(1, context));
+    EXPECT_EQ(plan.mode(), AttentionMode::kUnmerged) << context;
+    for (const AttentionItem& item : plan.split_items()) {
+      EXPECT_EQ(item.num_items, 0);
+      EXPECT_EQ(item.chunk_end, item.chunk_begin + 1);
+      EXPECT_EQ(item.num_partials, (context + kAttentionChunk - 1) / kAttentionChunk);
+      EXPECT_EQ(item.chunk_begin == 0 ? item.tile_partial : item.first_partial, item.chunk_begin);
+    }
+  }
+  plan.Build(DecodeRuns(1, 2049));
+  EXPECT_EQ(plan.mode(), AttentionMode::kChunks);
+}
+
 }  // namespace
 }  // namespace ridge::kernels::cuda

@@ -36,6 +36,33 @@ TEST(MatmulPlan, ManyRowsTakeWarpgroupInstructionsWhereThereAreAny) {
   EXPECT_EQ(PlanMatmul(4096, 17920, 1536, kA10).ToString(), "tiled rows=128 tokens=128 blocks=4480");
 }
 
+TEST(MatmulPlan, SplitChunksMeetInClustersWhereTheCardHasThemAndRoom) {
+  EXPECT_EQ(PlanMatmul(64, 2048, 1536, kH200).ToString(), "tiled rows=64 tokens=64 blocks=192 clusters");
+  EXPECT_EQ(PlanMatmul(64, 1536, 1536, kA10).cluster, 0);
+  EXPECT_EQ(PlanMatmul(128, 1536, 8960, kH200).cluster, 5);
+  EXPECT_EQ(PlanMatmul(256, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=128 blocks=120 split");
+}
+
+TEST(MatmulPlan, ManyTilesKeepTheirRowsOfXInSharedMemory) {
+  EXPECT_EQ(PlanMatmul(32, 17920, 1536, kH200).ToString(), "resident rows=144 tokens=32 blocks=125");
+  EXPECT_EQ(PlanMatmul(17, 151936, 1536, kA10).ToString(), "resident rows=192 tokens=32 blocks=72");
+  EXPECT_EQ(PlanMatmul(33, 17920, 1536, kH200).kernel, MatmulKernel::kTiled);
+  EXPECT_TRUE(TakesArgMax(PlanMatmul(kMaxArgMaxRows, 151936, 1536, kH200)));
+}
+
+// What a block of a kernel may have on the cards with the least.
+TEST(MatmulPlan, NoBlockNeedsMoreSharedMemoryThanTheCardHas) {
+  for (int32_t k : {576, 896, 1536, 2048, 4864, 8960}) {
+    for (int32_t m : {1, 2, 8, 16, 17, 32}) {
+      const MatmulPlan plan = PlanMatmul(m, 151936, k, kA10);
+      if (plan.kernel == MatmulKernel::kDecode)
+        EXPECT_LE(MatmulDecodeSharedBytes(plan, m, k), kA10.shared_bytes_per_block);
+      if (plan.kernel == MatmulKernel::kResident)
+        EXPECT_LE(MatmulResidentSharedBytes(k), kA10.shared_bytes_per_block);
+    }
+  }
+}
+
 TEST(MatmulPlan, ARowOfOneChunkIsNeverSplit) {
   EXPECT_FALSE(PlanMatmul(100, 64, 128, kH200).split_chunks);
 }
