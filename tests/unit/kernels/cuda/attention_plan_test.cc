@@ -186,6 +186,8 @@ TEST(AttentionPlan, TheChunksOfAnOnlyRowAreLeftToTheMatmulBehindUpToItsLimit) {
       EXPECT_EQ(item.chunk_begin == 0 ? item.tile_partial : item.first_partial, item.chunk_begin);
     }
   }
+  plan.Build(DecodeRuns(1, 256), true);
+  EXPECT_EQ(plan.mode(), AttentionMode::kChunks);
   plan.Build(DecodeRuns(1, 2049));
   EXPECT_EQ(plan.mode(), AttentionMode::kChunks);
 }
