@@ -55,10 +55,10 @@ TEST(MatmulPlan, NoBlockNeedsMoreSharedMemoryThanTheCardHas) {
   for (int32_t k : {576, 896, 1536, 2048, 4864, 8960}) {
     for (int32_t m : {1, 2, 8, 16, 17, 32}) {
       const MatmulPlan plan = PlanMatmul(m, 151936, k, kA10);
-      if (plan.kernel == MatmulKernel::kDecode)
-        EXPECT_LE(MatmulDecodeSharedBytes(plan, m, k), kA10.shared_bytes_per_block);
-      if (plan.kernel == MatmulKernel::kResident)
-        EXPECT_LE(MatmulResidentSharedBytes(k), kA10.shared_bytes_per_block);
+      const int32_t bytes = plan.kernel == MatmulKernel::kDecode     ? MatmulDecodeSharedBytes(plan, m, k)
+                            : plan.kernel == MatmulKernel::kResident ? MatmulResidentSharedBytes(k)
+                                                                     : 0;
+      EXPECT_LE(bytes, kA10.shared_bytes_per_block) << plan.ToString() << ", k " << k;
     }
   }
 }
