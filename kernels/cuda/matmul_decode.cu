@@ -24,6 +24,7 @@ namespace ridge::kernels::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
+constexpr int kPlaces = 64;
 // K steps that are multiplied without a look at anything else.
 constexpr int kBlockSteps = 16;
 constexpr int kSliceDepth = kBlockSteps * kTileDepth;
@@ -267,7 +268,7 @@ template <int kTokenTiles, Input kInput, int kFlight>
 __global__ void __maxnreg__(MaxRegisters(kFlight))
     MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ RopePlace places[kMaxThreads];  // of the first round's outputs
+  __shared__ RopePlace places[kPlaces];  // of the first round's first outputs
   const int warps = blockDim.x / kWarpThreads;
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
   constexpr bool kNorm = kInput == Input::kNorm;
@@ -302,7 +303,7 @@ __global__ void __maxnreg__(MaxRegisters(kFlight))
   const int out_row = (blockIdx.x * tiles + threadIdx.x / 8 / args.m) * kTileRows + threadIdx.x % 8;
   const int out_token = threadIdx.x < tiles * args.m * 8 ? threadIdx.x / 8 % args.m : args.m;
   const bool has_output = out_token < args.m && out_row + 8 < args.n;
-  const bool has_place = has_output && args.output == MatmulOutput::kRopeKv;
+  const bool has_place = has_output && args.output == MatmulOutput::kRopeKv && threadIdx.x < kPlaces;
   if (has_place) places[threadIdx.x] = FindRopePlace(args, out_token, out_row);
   WaitForPriorKernel();
   if (kInput == Input::kUnmerged) LaunchNextKernel();
@@ -462,7 +463,7 @@ bool TakesUnmerged(const MatmulPlan& plan, int32_t k, int32_t head_dim) {
 int32_t MatmulDecodeSharedBytes(const MatmulPlan& plan, int32_t m, int32_t k) {
   const Layout layout = LayoutOf(Input::kRows, m, k, NumWarps(plan, k), plan.token_tile / 8);
   return layout.x_bytes + 2 * layout.sum_bytes + 8 * kMaxDecodeRows +
-         static_cast<int32_t>(sizeof(RopePlace)) * kMaxThreads;
+         static_cast<int32_t>(sizeof(RopePlace)) * kPlaces;
 }
 
 cudaError_t PrepareMatmulDecode() {
