@@ -124,35 +124,54 @@ __device__ void CopySlice(const MatmulArgs& args, int begin, int count, uint32_t
   CommitCopies();
 }
 
-// Columns [begin, begin + count) of attention's output, folded from its chunks, to a slice, by one warp.
-// `chunks`: room for the chunks' O.
-__device__ void FoldSlice(const UnmergedAttention& from, int begin, int count, Half* slice, float* chunks,
-                          int lane, unsigned long long* saturations) {
-  constexpr int kPieces = kSliceDepth / 4;  // of 16 bytes
-  const int d = from.head_dim, group = from.num_heads / from.num_kv_heads;
-  const int num_chunks = from.items->num_partials;
-  const int64_t stride = from.num_kv_heads * PartialFloats(d);
-  const auto head_place = [&](int head) {
-    return from.partials + head / group * PartialFloats(d) + head % group * d;
-  };
+// A slice of attention's output, columns [begin, begin + count): where a lane finds the chunks. Looked up before the
+// kernel waits.
+struct FoldPlaces {
+  const float* values[2];  // of O: 4 columns each, kWarpThreads * 4 apart; null beyond the slice
+  // m of chunk lane % kMaxUnmerged and the slice's head lane / kMaxUnmerged (l is kAttentionSplitRows behind it); null
+  // where there is none.
+  const float* maximum;
+  int num_chunks;
+  int64_t stride;  // from chunk to chunk
+
+  FoldPlaces() = default;
+  __device__ FoldPlaces(const UnmergedAttention& from, int begin, int count, int lane) {
+    const int d = from.head_dim, group = from.num_heads / from.num_kv_heads;
+    num_chunks = from.items->num_partials;
+    stride = from.num_kv_heads * PartialFloats(d);
 #pragma unroll
-  for (int piece = lane; piece < kPieces; piece += kWarpThreads) {
-    if (piece * 4 >= count) break;
-    const int column = begin + piece * 4;
-    const float* place = head_place(column / d) + column % d;
-    const uint32_t to = SharedAddress(chunks + piece * 4);
+    for (int i = 0; i < 2; ++i) {
+      const int column = (i * kWarpThreads + lane) * 4, head = (begin + column) / d;
+      values[i] = column < count ? from.partials + head / group * PartialFloats(d) + head % group * d +
+                                       (begin + column) % d
+                                 : nullptr;
+    }
+    const int head = begin / d + lane / kMaxUnmerged, chunk = lane % kMaxUnmerged;
+    const bool valid = lane / kMaxUnmerged * d < count && chunk < num_chunks;
+    maximum = valid ? from.partials + head / group * PartialFloats(d) + kAttentionSplitRows * d + head % group +
+                          chunk * stride
+                    : nullptr;
+  }
+};
+
+// Folds the slice's chunks, by one warp. `chunks`: room for their O.
+__device__ void FoldSlice(const FoldPlaces& places, int d, int count, Half* slice, float* chunks, int lane,
+                          unsigned long long* saturations) {
+  constexpr int kPieces = kSliceDepth / 4;  // of 16 bytes
+  const int num_chunks = places.num_chunks;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (places.values[i] == nullptr) continue;
+    const uint32_t to = SharedAddress(chunks + (i * kWarpThreads + lane) * 4);
 #pragma unroll 1
-    for (int i = 0; i < num_chunks; ++i) CopyAsync16(to + i * kSliceDepth * 4, place + i * stride);
+    for (int chunk = 0; chunk < num_chunks; ++chunk)
+      CopyAsync16(to + chunk * kSliceDepth * 4, places.values[i] + chunk * places.stride);
   }
   CommitCopies();
-  // Lane 8 h + i has m and l of the slice's head h and chunk i.
   float max = 0.0f, sum = 0.0f;
-  if (lane / kMaxUnmerged * d < count && lane % kMaxUnmerged < num_chunks) {
-    const int head = begin / d + lane / kMaxUnmerged;
-    const float* maxima = from.partials + head / group * PartialFloats(d) + kAttentionSplitRows * d +
-                          head % group + lane % kMaxUnmerged * stride;
-    max = __ldcg(maxima);
-    sum = __ldcg(maxima + kAttentionSplitRows);
+  if (places.maximum != nullptr) {
+    max = __ldcg(places.maximum);
+    sum = __ldcg(places.maximum + kAttentionSplitRows);
   }
   WaitForCopies<0>();
   __syncwarp();
@@ -264,6 +283,12 @@ __device__ void MultiplyBlock(FragmentC (&c)[kTokenTiles], uint4* weights, int s
   }
 }
 
+template <Input kInput>
+__device__ FoldPlaces FoldPlacesOf(const MatmulArgs& args, int begin, int count, int lane) {
+  if constexpr (kInput == Input::kUnmerged) return FoldPlaces(args.unmerged, begin, count, lane);
+  return {};
+}
+
 template <int kTokenTiles, Input kInput, int kFlight>
 __global__ void __maxnreg__(MaxRegisters(kFlight))
     MatmulDecodeKernel(const MatmulArgs args, const int chunks) {
@@ -305,6 +330,7 @@ __global__ void __maxnreg__(MaxRegisters(kFlight))
   const bool has_output = out_token < args.m && out_row + 8 < args.n;
   const bool has_place = has_output && args.output == MatmulOutput::kRopeKv && threadIdx.x < kPlaces;
   if (has_place) places[threadIdx.x] = FindRopePlace(args, out_token, out_row);
+  const FoldPlaces fold = FoldPlacesOf<kInput>(args, first * kTileDepth, ahead.steps * kTileDepth, lane);
   WaitForPriorKernel();
   if (kInput == Input::kUnmerged) LaunchNextKernel();
   const bool has_residual = has_output && args.output == MatmulOutput::kResidual && args.bias == nullptr;
@@ -332,7 +358,7 @@ __global__ void __maxnreg__(MaxRegisters(kFlight))
       // Every block has the same values: one counts those that saturate.
       float* chunks_of_slice = reinterpret_cast<float*>(shared + layout.x_bytes + 2 * layout.sum_bytes) +
                                warp * kMaxUnmerged * kSliceDepth;
-      FoldSlice(args.unmerged, first * kTileDepth, ahead.steps * kTileDepth,
+      FoldSlice(fold, args.unmerged.head_dim, ahead.steps * kTileDepth,
                 reinterpret_cast<Half*>(shared + (x - SharedAddress(shared))), chunks_of_slice, lane,
                 blockIdx.x == 0 ? args.saturations : nullptr);
       __syncwarp();
