@@ -13,8 +13,8 @@
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/packing.h"
+#include "kernels/math.h"
 #include "kernels/order.h"
-#include "kernels/reference/ops.h"
 #include "tests/gpu/device_buffer.h"
 #include "tests/gpu/half_ulp.h"
 
@@ -35,6 +35,48 @@ enum class Cut { kPrefill, kSplitWhole, kSplitChunks, kSplitPairs, kChunks };
 
 constexpr Cut kAllCuts[] = {Cut::kPrefill, Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs};
 constexpr Cut kDecodeCuts[] = {Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs, Cut::kChunks};
+
+// The formula of kernels/cuda/attention.h as plain loops, a maximum a tile: P is rounded relative to it.
+std::vector<float> PlainAttention(const std::vector<float>& q, const std::vector<float>& keys,
+                                  const std::vector<float>& values, int num_keys) {
+  const int d = static_cast<int>(q.size());
+  const float c = kLog2E / std::sqrt(static_cast<float>(d));
+  const auto exponential = [&](float score, float max) { return Exp2(std::fma(score, c, -(max * c))); };
+  float folded_max = -INFINITY, folded_sum = 0.0f;
+  std::vector<float> folded(d);
+  for (int begin = 0; begin < num_keys; begin += kAttentionChunk) {
+    const int end = std::min(begin + kAttentionChunk, num_keys);
+    float max = -INFINITY, sum = 0.0f;
+    std::vector<float> out(d);
+    for (int tile = begin; tile < end; tile += kAttentionTile) {
+      const int tile_end = std::min(tile + kAttentionTile, end);
+      std::vector<float> scores;
+      for (int key = tile; key < tile_end; ++key) {
+        float score = 0.0f;
+        for (int i = 0; i < d; ++i) score = std::fma(q[i], keys[key * d + i], score);
+        scores.push_back(score);
+      }
+      const float new_max = std::max(max, *std::max_element(scores.begin(), scores.end()));
+      const float alpha = max == -INFINITY ? 0.0f : exponential(max, new_max);
+      max = new_max;
+      sum *= alpha;
+      for (float& value : out) value *= alpha;
+      for (int key = tile; key < tile_end; ++key) {
+        const float p = HalfToFloat(FloatToHalf(exponential(scores[key - tile], max)));
+        sum += p;
+        for (int i = 0; i < d; ++i) out[i] = std::fma(p, values[key * d + i], out[i]);
+      }
+    }
+    const float new_max = std::max(folded_max, max);
+    const float old_factor = folded_max == -INFINITY ? 0.0f : exponential(folded_max, new_max);
+    const float factor = exponential(max, new_max);
+    folded_max = new_max;
+    folded_sum = folded_sum * old_factor + sum * factor;
+    for (int i = 0; i < d; ++i) folded[i] = folded[i] * old_factor + out[i] * factor;
+  }
+  for (float& value : folded) value = HalfToFloat(FloatToHalf(value / folded_sum));
+  return folded;
+}
 
 class AttentionTest : public testing::TestWithParam<Heads> {
  protected:
@@ -175,8 +217,7 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     const auto [heads, kv_heads, d] = GetParam();
     const KvLayer kv = KvLayerOf(nullptr, kLayers, kLayer, kv_heads, d);
     const int num_keys = position + 1;
-    std::vector<float> keys(static_cast<size_t>(num_keys) * d), values(keys.size()), q(d), expected(d),
-        exact(d);
+    std::vector<float> keys(static_cast<size_t>(num_keys) * d), values(keys.size()), q(d);
     for (int head = 0; head < heads; ++head) {
       const int kv_head = head / (heads / kv_heads);
       for (int key = 0; key < num_keys; ++key) {
@@ -187,8 +228,7 @@ class AttentionTest : public testing::TestWithParam<Heads> {
       }
       for (int i = 0; i < d; ++i)
         q[i] = HalfToFloat(queries_[sequence][(static_cast<size_t>(position) * heads + head) * d + i]);
-      reference::Attention(reference::Mode::kContract, q.data(), keys.data(), values.data(), num_keys, d,
-                           expected.data());
+      const std::vector<float> expected = PlainAttention(q, keys, values, num_keys);
       std::vector<float> got(d);
       for (int i = 0; i < d; ++i)
         got[i] = HalfToFloat(out[(static_cast<size_t>(row) * heads + head) * d + i]);
