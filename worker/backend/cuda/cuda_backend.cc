@@ -106,7 +106,7 @@ CudaBackend::CudaBackend(const WeightSource& source, cuda::DeviceInfo device, Cu
   info_.memory_bytes = device_.memory_bytes;
   info_.weight_bytes = weights_.bytes();
   info_.vocab_size = config_.vocab_size;
-  info_.extended_sampling = false;  // until tests/gpu has shown it on a card
+  info_.extended_sampling = true;
 }
 
 CudaBackend::~CudaBackend() {
