@@ -104,7 +104,9 @@ absl::Status EngineHost::Reserve(const HostConfig& config, const worker::EngineP
                                  const OpenedModel& model) {
   const worker::BackendInfo& info = backend_->Info();
   const int32_t context = config.max_context > 0 ? config.max_context : model.served().context_length;
+  const bool whole_prompts = policy.prefill != worker::PrefillPolicy::kChunked;
   step_tokens_ = std::max({config.step_tokens, config.chunk_tokens, config.max_batch});
+  if (config.step_tokens == 0 && whole_prompts) step_tokens_ = std::max(step_tokens_, context);
   const worker::BackendLimits limits{config.max_batch, step_tokens_};
   int64_t blocks = config.kv_cache_bytes / info.kv_block_bytes;
   if (config.kv_cache_bytes == 0) {

@@ -27,7 +27,7 @@ struct HostConfig {
   // 0: as ridge-worker takes by itself.
   int64_t kv_cache_bytes = 0;
   int32_t max_batch = 32;
-  int32_t step_tokens = 0;  // 0: as chunk_tokens and the batch need
+  int32_t step_tokens = 0;  // 0: as chunks, or whole prompts, and the batch need
   int32_t chunk_tokens = 512;
   // Tokens of prompt and completion: what contiguous memory is cut by. 0: as the model has it.
   int32_t max_context = 0;
@@ -61,6 +61,7 @@ class EngineHost {
   BackendProbe Probe() { return BackendProbe(backend_.get(), clock_, step_tokens_); }
   const worker::BackendInfo& info() const { return backend_->Info(); }
   int32_t num_blocks() const { return num_blocks_; }
+  int32_t step_tokens() const { return step_tokens_; }
   double load_s() const { return load_s_; }
   // Weights and the K/V blocks that were held at most since the last call.
   int64_t TakePeakBytes();

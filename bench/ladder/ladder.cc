@@ -24,6 +24,7 @@ int32_t LongestOf(const Workload& workload) {
 
 std::string ParamsOf(const LadderConfig& config, const EngineHost& host) {
   nlohmann::ordered_json params{{"max_batch", config.host.max_batch},
+                                {"step_tokens", host.step_tokens()},
                                 {"chunk_tokens", config.host.chunk_tokens},
                                 {"max_context", config.host.max_context},
                                 {"kv_blocks", host.num_blocks()}};

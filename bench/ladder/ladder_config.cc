@@ -18,7 +18,7 @@ ABSL_FLAG(std::string, expect_device, "", "fail unless the device's name contain
 ABSL_FLAG(int, threads, 0, "compute threads; 0: one a core");
 ABSL_FLAG(std::string, kv_cache_bytes, "0", "KV memory; 0: what the device has beside the weights");
 ABSL_FLAG(int, max_batch, 0, "sequences that run at once; 0: the largest batch, 32 for arrivals");
-ABSL_FLAG(int, step_tokens, 0, "most rows of one step; 0: as chunk_tokens and max_batch need");
+ABSL_FLAG(int, step_tokens, 0, "most rows of one step; 0: as chunks, or whole prompts, and max_batch need");
 ABSL_FLAG(int, chunk_tokens, 512, "most prompt rows of one sequence in a step, where prompts are cut");
 ABSL_FLAG(int, max_context, 0, "most tokens of prompt and completion; 0: what the requests need");
 ABSL_FLAG(std::string, memory, "", "replaces the presets' choice, as ridge-worker's flag does");
