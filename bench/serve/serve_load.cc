@@ -28,7 +28,8 @@ absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, st
                            .device = "service",
                            .device_name = model->device(),
                            .load_s = 0};
-  absl::StatusOr<RecordFiles> records = RecordFiles::Open(config.out, context);
+  absl::StatusOr<RecordFiles> records =
+      RecordFiles::Open(absl::StrCat(config.out, "/", config.engine), context);
   if (!records.ok()) return records.status();
   const Subject subject{&target, &prompts, &*records, 0, {}, "", &progress};
   progress << model->name() << " on " << model->device() << " at " << config.target << std::endl;

@@ -15,7 +15,7 @@ struct ServeLoadConfig {
   int connections = 4;
   absl::Duration request_timeout = absl::Minutes(10);
   std::string source_file;  // text that prompts are cut from
-  std::string out;          // folder of the records; required
+  std::string out;          // a folder in it, called as the engine, holds the records; required
   std::string engine;       // what the records call it
   std::string commit;
   bool search_goodput = false;  // instead of the passes
