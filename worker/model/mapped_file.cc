@@ -38,7 +38,9 @@ constexpr uintptr_t kWindow = 64 << 10;
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK the opening of a pipe would wait for ever, before it can be seen that it is none of
+  // ours.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open"));
   absl::StatusOr<absl::Span<const char>> bytes = MapDescriptor(path, fd);
   close(fd);

@@ -54,7 +54,11 @@ class TokenizerJson {
   void ModelPart(absl::string_view field) {
     if (field == "type") {
       const std::string type = reader_.String();
-      if (type != "BPE") reader_.FailUnsupported("only byte-level BPE is supported");
+      if (type != "BPE") {
+        reader_.FailUnsupported(absl::StrCat(JsonQuote(type.substr(0, 40)), " is not supported",
+                                             type == "Unigram" ? " (SentencePiece)" : "",
+                                             ", only byte-level BPE"));
+      }
     } else if (field == "vocab") {
       reader_.Object([this](absl::string_view piece) { VocabularyEntry(piece); });
     } else if (field == "merges") {
@@ -191,6 +195,10 @@ class TokenizerJson {
         type = reader_.String();
         if (type == "NFC") {
           spec_.normalize_nfc = true;
+        } else if (type == "Precompiled" || type == "Prepend") {
+          reader_.FailUnsupported(absl::StrCat(JsonQuote(type),
+                                               " is of SentencePiece's tokenizers, which are not supported, "
+                                               "only byte-level BPE"));
         } else if (type != "Sequence") {
           reader_.FailUnsupported(
               absl::StrCat(JsonQuote(type.substr(0, 40)), " is not supported, only NFC and Sequence"));

@@ -1,5 +1,8 @@
 #include "worker/model/gguf.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/model/file_builders.h"
@@ -166,6 +169,15 @@ TEST(GgufFile, NamesTheMissingFile) {
   EXPECT_EQ(GgufFile::Open("/nowhere/model.gguf").status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(GgufFile::Open(testing::TempDir()).status().message(), HasSubstr("not a regular file"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("the file is empty"));
+}
+
+// To open one for reading waits for a writer, which never comes.
+TEST(GgufFile, APipeIsRefusedAtOnce) {
+  const std::string path = testing::TempDir() + "/pipe.gguf";
+  unlink(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(GgufFile::Open(path).status().message(), path + ": not a regular file");
+  unlink(path.c_str());
 }
 
 // Every prefix of a file that uses all features is refused or, where only padding is cut, read.

@@ -188,7 +188,7 @@ TEST_F(TextModelTest, ABrokenTokenizerNamesFileAndField) {
   Write("tokenizer.json", R"({"model": {"type": "Unigram"}})");
   const std::string message(Start().status().message());
   EXPECT_THAT(message, StartsWith("--model: "));
-  EXPECT_THAT(message, HasSubstr("tokenizer.json: model.type: only byte-level BPE is supported"));
+  EXPECT_THAT(message, HasSubstr("tokenizer.json: model.type: \"Unigram\" is not supported (SentencePiece)"));
 }
 
 }  // namespace

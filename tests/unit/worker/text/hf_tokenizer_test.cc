@@ -148,12 +148,15 @@ TEST(HfTokenizer, NamesFileAndFieldOfWhatIsNotSupported) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("dir/tokenizer.json: " + message));
   };
-  expect("/model/type", "Unigram", "model.type: only byte-level BPE");
-  expect("/model/type", "WordPiece", "model.type: only byte-level BPE");
+  expect("/model/type", "Unigram",
+         "model.type: \"Unigram\" is not supported (SentencePiece), only byte-level BPE");
+  expect("/model/type", "WordPiece", "model.type: \"WordPiece\" is not supported, only byte-level BPE");
   expect("/model/byte_fallback", true, "model.byte_fallback: ");
   expect("/model/dropout", 0.1, "model.dropout: ");
   expect("/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix: ");
   expect("/normalizer", {{"type", "NFKC"}}, "normalizer.type: \"NFKC\"");
+  expect("/normalizer", {{"type", "Prepend"}},
+         "normalizer.type: \"Prepend\" is of SentencePiece's tokenizers");
   expect("/pre_tokenizer", nullptr, "pre_tokenizer: only byte-level");
   expect("/pre_tokenizer", {{"type", "Metaspace"}}, "pre_tokenizer: type: \"Metaspace\"");
   expect("/decoder", {{"type", "WordPiece"}}, "decoder.type: \"WordPiece\"");
