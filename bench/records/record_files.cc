@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "bench/records/csv.h"
@@ -75,6 +76,28 @@ class CsvFile {
   std::vector<std::string> names_;
 };
 
+using Record = std::map<std::string, std::string>;
+
+// Calls `visit` with each record of a file, if there is one, and whether it is of this engine with these
+// parameters. Refuses records of another model or device.
+absl::Status ForEachRecord(const std::string& path, const std::string& header, const RunContext& context,
+                           absl::FunctionRef<absl::Status(const Record& record, bool is_ours)> visit) {
+  absl::StatusOr<std::optional<CsvFile>> file = CsvFile::Open(path, header);
+  if (!file.ok() || !file->has_value()) return file.status();
+  CsvFile& csv = **file;
+  Record record;
+  for (;;) {
+    const absl::StatusOr<bool> more = csv.Next(&record);
+    if (!more.ok() || !*more) return more.status();
+    absl::Status status = csv.Expect(record, "model", context.model);
+    status.Update(csv.Expect(record, "device_name", context.device_name));
+    const bool is_ours =
+        record.at("engine") == context.engine && record.at("engine_params") == context.engine_params;
+    if (status.ok()) status = visit(record, is_ours);
+    if (!status.ok()) return status;
+  }
+}
+
 }  // namespace
 
 RecordFiles::RecordFiles(std::string folder, RunContext context)
@@ -92,43 +115,24 @@ absl::StatusOr<RecordFiles> RecordFiles::Open(const std::string& folder, const R
 }
 
 absl::Status RecordFiles::ReadRuns() {
-  absl::StatusOr<std::optional<CsvFile>> file = CsvFile::Open(folder_ + "/" + kRuns, RunCsvHeader());
-  if (!file.ok() || !file->has_value()) return file.status();
-  CsvFile& csv = **file;
-  std::map<std::string, std::string> record;
-  for (;;) {
-    const absl::StatusOr<bool> more = csv.Next(&record);
-    if (!more.ok() || !*more) return more.status();
-    for (const auto& [name, value] :
-         {std::pair{"model", context_.model}, {"device_name", context_.device_name}}) {
-      if (absl::Status status = csv.Expect(record, name, value); !status.ok()) return status;
-    }
-    hashes_.insert(record["output_sha8"]);
-    if (record["engine"] != context_.engine || record["engine_params"] != context_.engine_params) continue;
+  const std::string path = absl::StrCat(folder_, "/", kRuns);
+  return ForEachRecord(path, RunCsvHeader(), context_, [&](const Record& record, bool is_ours) {
+    hashes_.insert(record.at("output_sha8"));
     int run_index = 0;
-    if (!absl::SimpleAtoi(record["run_index"], &run_index)) {
-      return absl::FailedPreconditionError(folder_ + "/" + kRuns + ": run_index is not a number");
+    if (!absl::SimpleAtoi(record.at("run_index"), &run_index)) {
+      return absl::FailedPreconditionError(absl::StrCat(path, ": run_index is not a number"));
     }
-    runs_.emplace(record["workload"], run_index);
-  }
+    if (is_ours) runs_.emplace(record.at("workload"), run_index);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status RecordFiles::ReadPasses() {
-  absl::StatusOr<std::optional<CsvFile>> file = CsvFile::Open(folder_ + "/" + kArrivals, ArrivalCsvHeader());
-  if (!file.ok() || !file->has_value()) return file.status();
-  CsvFile& csv = **file;
-  std::map<std::string, std::string> record;
-  for (;;) {
-    const absl::StatusOr<bool> more = csv.Next(&record);
-    if (!more.ok() || !*more) return more.status();
-    for (const auto& [name, value] :
-         {std::pair{"model", context_.model}, {"device_name", context_.device_name}}) {
-      if (absl::Status status = csv.Expect(record, name, value); !status.ok()) return status;
-    }
-    if (record["engine"] == context_.engine && record["engine_params"] == context_.engine_params) {
-      passes_.insert(PassKey(record["rate"], record["last_rate"], record["in_flight"]));
-    }
-  }
+  const std::string path = absl::StrCat(folder_, "/", kArrivals);
+  return ForEachRecord(path, ArrivalCsvHeader(), context_, [&](const Record& record, bool is_ours) {
+    if (is_ours) passes_.insert(PassKey(record.at("rate"), record.at("last_rate"), record.at("in_flight")));
+    return absl::OkStatus();
+  });
 }
 
 bool RecordFiles::HasRun(const std::string& workload, int run_index) const {

@@ -1,4 +1,9 @@
 #include "bench/roofline/hardware_page.h"
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
 #include "bench/roofline/model_page.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,6 +40,16 @@ TEST(HardwarePage, GradesWhatWasMeasured) {
                    {{"cached, p16-x1", 1, 16, 0.0103, 0.0103}, {"one token", 1, 16, 0.0103, 0}});
   EXPECT_THAT(page, HasSubstr("| cached, p16-x1 | 10.30 | 5.15 | 0.033 | 10.300 | 5.153 | 0.500 |"));
   EXPECT_THAT(page, HasSubstr("| one token | 10.30 | 5.15 | 0.033 | | | |"));
+}
+
+TEST(Pages, InDocsAreTheOnesThatAreWritten) {
+  const auto read = [](const char* path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const DataSheet card = *FindDataSheet("a10");
+  EXPECT_EQ(read(RIDGE_SOURCE_DIR "/docs/hardware.md"), HardwarePage(Config("qwen2.5-1.5b"), card, {}));
+  EXPECT_EQ(read(RIDGE_SOURCE_DIR "/docs/model.html"), ModelPage(Config("qwen2.5-1.5b"), card));
 }
 
 TEST(ModelPage, HoldsAllItNeeds) {
