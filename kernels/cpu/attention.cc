@@ -50,7 +50,8 @@ struct StateTile {
   }
   int64_t num_blocks() const { return (num_keys + kKvBlockTokens - 1) / kKvBlockTokens; }
   int64_t visible(int64_t row) const {
-    return std::min(args.first_position + (first + row) / args.group_size + 1 - begin, num_keys);
+    const int64_t seen = args.first_position + (first + row) / args.group_size + 1 - begin;
+    return std::clamp<int64_t>(seen, 0, num_keys);
   }
 };
 
@@ -303,14 +304,15 @@ void AttentionChunkTarget(const AttentionArgs& args, int64_t chunk, float* parti
   const float c = kLog2E / std::sqrt(static_cast<float>(args.head_dim));
   Piece pieces[kMaxPieces];
   Ahead ahead = ListPieces(args, chunk, scratch, pieces);
-  // Rows before the chunk have no part in it.
-  const int64_t first = std::max<int64_t>(0, begin - args.first_position) * args.group_size;
+  // Rows before the chunk have no part in it, and compute with it only where they are padded.
+  const int64_t first =
+      begin < args.padded_keys ? 0 : std::max<int64_t>(0, begin - args.first_position) * args.group_size;
   const int64_t tiles = (num_states - first + kTileRows - 1) / kTileRows;
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t from = first + (num_states - first) * i / tiles;
     const int64_t to = first + (num_states - first) * (i + 1) / tiles;
-    const int64_t num_keys =
-        std::min<int64_t>(kAttentionChunk, args.first_position + (to - 1) / args.group_size + 1 - begin);
+    const int64_t seen = args.first_position + (to - 1) / args.group_size + 1;
+    const int64_t num_keys = std::min<int64_t>(kAttentionChunk, std::max(seen, args.padded_keys) - begin);
     const StateTile tile{args,
                          from,
                          begin,
@@ -398,7 +400,7 @@ int64_t AttentionScratch(int64_t num_states, int32_t head_dim) {
 
 KeyBlocks KeysOfChunk(const AttentionArgs& args, int64_t chunk) {
   constexpr int64_t kChunkBlocks = kAttentionChunk / kKvBlockTokens;
-  const int64_t num_blocks = (args.num_keys() + kKvBlockTokens - 1) / kKvBlockTokens;
+  const int64_t num_blocks = (args.keys_read() + kKvBlockTokens - 1) / kKvBlockTokens;
   const int64_t first = chunk * kChunkBlocks;
   return {args.block_table + first, std::min(kChunkBlocks, num_blocks - first), args.k_offset};
 }

@@ -15,6 +15,7 @@
 // head.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/half.h"
@@ -55,10 +56,14 @@ struct AttentionArgs {
   int64_t* saturations;
   // Keys that this thread reads after the call, if any: memory is asked for the first of them meanwhile.
   KeyBlocks next;
+  // Where it is more than num_keys(), so many keys are read and computed with. Those that a row does not see
+  // have no part in its result.
+  int64_t padded_keys = 0;
 
   int64_t num_states() const { return int64_t{num_rows} * group_size; }
   int64_t num_keys() const { return first_position + num_rows; }
-  int64_t num_chunks() const { return (num_keys() + kAttentionChunk - 1) / kAttentionChunk; }
+  int64_t keys_read() const { return std::max(num_keys(), padded_keys); }
+  int64_t num_chunks() const { return (keys_read() + kAttentionChunk - 1) / kAttentionChunk; }
 };
 
 // The result of one chunk, or of several folded: for each row and query head [m, l, 14 unused, O[head_dim]].

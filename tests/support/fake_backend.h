@@ -54,6 +54,8 @@ class FakeBackend : public Backend {
     for (const BlockCopy& copy : plan.copies) kv_.at(copy.to) = kv_.at(copy.from);
     StepResult result;
     for (const Segment& segment : plan.segments) RunSegment(plan, segment, &result);
+    RIDGE_CHECK(plan.padded_slots.size() <= static_cast<size_t>(plan.padded_rows));
+    for (SlotId slot : plan.padded_slots) RIDGE_CHECK(HasBlocks(slots_.at(slot), plan.padded_width));
     CountRows(plan, &result);
     RIDGE_CHECK(result.rows <= limits_.max_step_rows);
     steps.push_back({static_cast<int32_t>(plan.segments.size()), static_cast<int32_t>(result.rows)});
@@ -86,8 +88,13 @@ class FakeBackend : public Backend {
     uint32_t choice = 0;
   };
 
+  static bool HasBlocks(const Slot& slot, int32_t positions) {
+    return static_cast<int32_t>(slot.blocks.size()) * kBlockTokens >= positions;
+  }
+
   void RunSegment(const StepPlan& plan, const Segment& segment, StepResult* result) {
     Slot& slot = slots_.at(segment.slot);
+    RIDGE_CHECK(!segment.first_row_from_slot || HasBlocks(slot, plan.padded_width));
     TokenId sampled = -1;
     int32_t next_host_token = segment.token_offset;
     for (int32_t row = 0; row < segment.num_rows; ++row) {

@@ -86,11 +86,16 @@ struct StepPlan {
   std::vector<TokenId> targets;
   std::vector<TokenId> banned;
   // Rows that belong to no sequence and are computed nevertheless: token 0, through every layer. They store
-  // nothing, attend to nothing and give no output. The price of an engine that pads its batches.
+  // nothing and give no output. The price of an engine that pads its batches.
   int32_t padded_rows = 0;
-  // Where it is more than a decode row's own context, such a row is charged the K and V of this many
-  // positions, and a padded row as well: attention of an engine whose batch is a rectangle.
+  // Attention of an engine whose batch is a rectangle: a decode row (first_row_from_slot) reads and computes
+  // with the K and V of this many positions of its slot's blocks, which cover them, where its own context is
+  // shorter. What lies beyond its own has no part in its result.
   int32_t padded_width = 0;
+  // Of sequences that ended: the first of the padded rows take their places in the rectangle and read
+  // padded_width positions of their blocks, for nothing. The others attend to nothing. Attached slots without
+  // a segment.
+  std::vector<SlotId> padded_slots;
   // Also return the raw logits of every output row (tests and diagnostics).
   bool return_logits = false;
 };
@@ -121,14 +126,17 @@ struct StepResult {
   // Rows put through the model, padded ones included.
   int64_t rows = 0;
   int64_t padded_rows = 0;
-  // Pairs of a row and a position whose K and V its attention takes.
+  // Pairs of a row and a position whose K and V its attention takes, those of a rectangle included.
   int64_t kv_positions = 0;
+  // What the host started on the device one by one: kernels on a stream, graphs, copies; parallel regions of
+  // the CPU's threads.
+  int64_t launches = 0;
 };
 
-// What a plan costs, the same on every device.
+// The rows and positions of a plan, the same on every device.
 inline void CountRows(const StepPlan& plan, StepResult* result) {
   result->rows = result->padded_rows = plan.padded_rows;
-  result->kv_positions = int64_t{plan.padded_rows} * plan.padded_width;
+  result->kv_positions = static_cast<int64_t>(plan.padded_slots.size()) * plan.padded_width;
   for (const Segment& segment : plan.segments) {
     const int64_t rows = segment.num_rows;
     const int64_t width = segment.first_row_from_slot ? plan.padded_width : 0;

@@ -153,11 +153,15 @@ void Scheduler::PlanDecodes(ScheduledStep* step) {
   // What finished in a batch goes on as padding until the last of it has.
   step->plan.padded_rows += static_cast<int32_t>(held_.size());
   if (config_.policy.memory == MemoryPolicy::kPadded) {
-    step->plan.padded_width = ++batch_width_;
+    // Some sequences may take more steps than tokens: there is no memory beyond the batch's limit.
+    batch_width_ = std::min(batch_width_ + 1, batch_tokens_);
+    step->plan.padded_width = batch_width_;
   } else if (config_.policy.memory == MemoryPolicy::kSlots) {
     for (const Segment& segment : step->plan.segments)
       step->plan.padded_width = std::max(step->plan.padded_width, segment.first_position + 1);
   }
+  if (step->plan.padded_width == 0) return;
+  for (const Held& held : held_) step->plan.padded_slots.push_back(held.slot);
 }
 
 void Scheduler::ReserveDecodes(ScheduledStep* step) {

@@ -146,6 +146,7 @@ absl::Status EngineCore::CollectStep() {
   totals_.rows += result->rows;
   totals_.padded_rows += result->padded_rows;
   totals_.kv_positions += result->kv_positions;
+  totals_.launches += result->launches;
   const int64_t now_ns = clock_->NowNs();
   // A step that was submitted while another ran begins when that one ends.
   metrics_->OnStep(static_cast<int32_t>(flight.step.sequences.size()), flight.step.decode_rows,

@@ -32,6 +32,7 @@ struct EngineTotals {
   int64_t rows = 0;         // put through the model
   int64_t padded_rows = 0;  // among them, those of nobody
   int64_t kv_positions = 0;
+  int64_t launches = 0;
 };
 
 class EngineCore {

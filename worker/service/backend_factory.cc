@@ -30,6 +30,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const WorkerConfig& config, 
                                                     const WeightSource& source, MetricsRegistry* registry) {
   CudaOptions options;
   options.graphs = policy.launch == LaunchPolicy::kGraph;
+  options.split_attention = policy.attention == AttentionPolicy::kSplit;
   if (config.matmul == "cublaslt") {
     if (const absl::Status library = CublasLt::Find(); !library.ok())
       return InvalidField("--matmul", library.message());
@@ -72,7 +73,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const WorkerConfig& confi
   }
   if (config.device == "auto") LogInfo("device: serving on the CPU: {}", obstacle);
   absl::StatusOr<std::unique_ptr<CpuBackend>> backend =
-      CpuBackend::Create(source, {.threads = config.threads, .pin_threads = config.pin_threads});
+      CpuBackend::Create(source, {.threads = config.threads,
+                                  .pin_threads = config.pin_threads,
+                                  .split_attention = policy.attention == AttentionPolicy::kSplit});
   if (!backend.ok()) return InvalidField("--model", backend.status().message());
   return WithMetrics(*std::move(backend), registry);
 }

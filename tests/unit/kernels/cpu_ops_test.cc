@@ -1,5 +1,8 @@
 // The CPU kernels against the plain loops, bit for bit.
+#include <sys/mman.h>
+
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -251,6 +254,65 @@ TEST_F(CpuOpsTest, AttentionOfARowDoesNotDependOnTheOtherRows) {
     Attend(args);
   }
   ExpectSameBits(alone, together);
+}
+
+// One decode row whose keys lie before a page that must not be read.
+class PaddedAttentionTest : public CpuOpsTest {
+ protected:
+  static constexpr int64_t kHeadDim = 64, kGroup = 3, kSeen = 300;
+  static constexpr int64_t kBlockSize = 2 * cpu::kKvBlockTokens * kHeadDim;
+  static constexpr int64_t kBlocks = 1024 / cpu::kKvBlockTokens;
+  static constexpr size_t kBytes = kBlocks * kBlockSize * sizeof(Half);
+
+  void SetUp() override {
+    CpuOpsTest::SetUp();
+    memory_ = mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory_, MAP_FAILED);
+    cpu::ToHalf(Random(kBlocks * kBlockSize).data(), kBlocks * kBlockSize, static_cast<Half*>(memory_));
+    for (int32_t i = 0; i < 2 * kBlocks; ++i) table_.push_back(i);
+    ASSERT_EQ(mprotect(static_cast<char*>(memory_) + kBytes, kBytes, PROT_NONE), 0);
+    q_ = Random(kGroup * kHeadDim);
+  }
+  void TearDown() override { munmap(memory_, 2 * kBytes); }
+
+  std::vector<float> AttendPadded(int64_t padded_keys) {
+    int64_t saturations = 0;
+    std::vector<float> out(q_.size(), NAN);
+    const int64_t stride = kGroup * kHeadDim;
+    Attend({.q = q_.data(),
+            .out = out.data(),
+            .q_stride = stride,
+            .out_stride = stride,
+            .num_rows = 1,
+            .first_position = kSeen - 1,
+            .group_size = kGroup,
+            .head_dim = kHeadDim,
+            .pool = static_cast<const Half*>(memory_),
+            .block_table = table_.data(),
+            .block_stride = kBlockSize,
+            .k_offset = 0,
+            .v_offset = kBlockSize / 2,
+            .saturations = &saturations,
+            .next = {},
+            .padded_keys = padded_keys});
+    return out;
+  }
+
+  void* memory_ = nullptr;
+  std::vector<int32_t> table_;
+  std::vector<float> q_;
+};
+
+TEST_F(PaddedAttentionTest, KeysBeyondARowsOwnChangeNoBit) {
+  const std::vector<float> alone = AttendPadded(0);
+  for (const int64_t padded : {1, 300, 301, 304, 511, 512, 513, 768, 1000, 1024}) {
+    SCOPED_TRACE(padded);
+    ExpectSameBits(AttendPadded(padded), alone);
+  }
+}
+
+TEST_F(PaddedAttentionTest, KeysBeyondARowsOwnAreRead) {
+  EXPECT_EXIT(AttendPadded(1025), testing::KilledBySignal(SIGSEGV), "");
 }
 
 TEST_F(CpuOpsTest, EveryInstructionSetGivesTheSameBits) {

@@ -110,8 +110,8 @@ absl::Status CpuBackend::Reserve(int32_t num_blocks, const BackendLimits& limits
   limits_ = limits;
   slots_ =
       std::make_unique<SlotTable>(limits.max_slots, num_blocks, config_.context_length, config_.vocab_size);
-  forward_ =
-      std::make_unique<ForwardPass>(config_, &weights_, pool_.get(), *std::move(kv), limits.max_step_rows);
+  forward_ = std::make_unique<ForwardPass>(config_, &weights_, pool_.get(), *std::move(kv),
+                                           limits.max_step_rows, options_.split_attention);
   rows_.Reserve(limits.max_step_rows);
   sampling_scratch_.resize(static_cast<size_t>(pool_->num_threads()));
   for (SamplingScratch& scratch : sampling_scratch_) {
@@ -175,14 +175,17 @@ void CpuBackend::RunStep(const StepPlan& plan, StepResult* result) {
   result->outputs.resize(rows_.outputs.size());
   result->top.resize(static_cast<size_t>(rows_.num_top));
   result->logits.clear();
+  result->launches = 0;
   for (const BlockCopy& copy : plan.copies) forward_->CopyBlock(copy);
   if (rows_.num_rows() == 0) return;
   forward_->Run(rows_);
+  ++result->launches;
   if (plan.return_logits)
     result->logits.reserve(rows_.outputs.size() * static_cast<size_t>(config_.vocab_size));
   for (size_t begin = 0; begin < rows_.outputs.size(); begin += ForwardPass::kLogitRows) {
     const auto outputs = absl::MakeConstSpan(rows_.outputs).subspan(begin, ForwardPass::kLogitRows);
     const absl::Span<const float> logits = forward_->Logits(outputs);
+    ++result->launches;
     Sample(plan, begin, outputs.size(), logits, result);
     if (plan.return_logits) result->logits.insert(result->logits.end(), logits.begin(), logits.end());
   }
@@ -210,6 +213,7 @@ void CpuBackend::Sample(const StepPlan& plan, size_t begin, size_t count, absl::
     }
   };
   if (count == 1) return sample_share(0, 1);
+  ++result->launches;
   pool_->Run([&](int thread) { sample_share(thread, pool_->num_threads()); });
 }
 

@@ -24,8 +24,9 @@
 namespace ridge::worker {
 
 struct CpuOptions {
-  int threads = 0;           // >= 1, the compute thread included; 0: one a core that this process may use
-  bool pin_threads = false;  // each to a core of its own
+  int threads = 0;              // >= 1, the compute thread included; 0: one a core that this process may use
+  bool pin_threads = false;     // each to a core of its own
+  bool split_attention = true;  // threads share a decode row's K and V where that is faster, not one pass
 };
 
 class CpuBackend : public Backend {

@@ -11,11 +11,11 @@ namespace ridge::worker {
 namespace cpu = kernels::cpu;
 
 ForwardPass::ForwardPass(const ModelConfig& config, const PackedWeights* weights, cpu::ThreadPool* pool,
-                         KvPool kv, int32_t max_rows)
+                         KvPool kv, int32_t max_rows, bool split_attention)
     : config_(config),
       weights_(*weights),
       pool_(*pool),
-      attention_(config, pool, std::move(kv), max_rows),
+      attention_(config, pool, std::move(kv), max_rows, split_attention),
       threads_(static_cast<size_t>(pool->num_threads())) {
   const size_t rows = static_cast<size_t>(max_rows);
   const size_t hidden = static_cast<size_t>(config.hidden_size), mlp = static_cast<size_t>(config.mlp_size);

@@ -27,7 +27,7 @@ class ForwardPass {
   static constexpr int32_t kLogitRows = 64;
 
   ForwardPass(const ModelConfig& config, const PackedWeights* weights, kernels::cpu::ThreadPool* pool,
-              KvPool kv, int32_t max_rows);
+              KvPool kv, int32_t max_rows, bool split_attention);
 
   void CopyBlock(const BlockCopy& copy) { attention_.CopyBlock(copy); }
 

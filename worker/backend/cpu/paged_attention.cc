@@ -11,14 +11,15 @@ namespace cpu = kernels::cpu;
 
 static_assert(cpu::kKvBlockTokens == kBlockTokens);
 
-PagedAttention::PagedAttention(const ModelConfig& config, cpu::ThreadPool* pool, KvPool kv, int32_t max_rows)
+PagedAttention::PagedAttention(const ModelConfig& config, cpu::ThreadPool* pool, KvPool kv, int32_t max_rows,
+                               bool split)
     : config_(config),
       pool_(*pool),
       kv_(std::move(kv)),
       rope_(kernels::MakeRopeTable(config.rope_theta, config.head_dim, config.rope_divisors,
                                    kv_.max_positions())),
       group_(config.num_heads / config.num_kv_heads),
-      max_split_units_(4 * static_cast<size_t>(pool->num_threads())) {
+      max_split_units_(split ? 4 * static_cast<size_t>(pool->num_threads()) : 0) {
   const size_t units = static_cast<size_t>(max_rows) * static_cast<size_t>(config.num_kv_heads);
   const int64_t max_chunks = (kv_.max_positions() + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
   units_.reserve(units);
@@ -29,6 +30,10 @@ PagedAttention::PagedAttention(const ModelConfig& config, cpu::ThreadPool* pool,
 }
 
 int64_t PagedAttention::ScratchSize() const {
+  return DroppedOffset() + int64_t{group_} * config_.head_dim;
+}
+
+int64_t PagedAttention::DroppedOffset() const {
   return cpu::AttentionScratch(int64_t{cpu::kMaxAttentionRows} * group_, config_.head_dim);
 }
 
@@ -65,7 +70,7 @@ void PagedAttention::AddItems(const StepRows& rows, bool split) {
   items_.clear();
   cost_ = 0;
   for (size_t i = 0; i < units_.size(); ++i) {
-    const int32_t keys = RunOf(rows, units_[i]).first_position + units_[i].first_row + units_[i].num_rows;
+    const int32_t keys = NumKeys(rows, units_[i]);
     const int32_t step = split ? kernels::kAttentionChunk : keys;
     for (int32_t begin = 0; begin < keys; begin += step) {
       const int64_t cost = int64_t{units_[i].num_rows} * std::min(step, keys - begin);
@@ -73,6 +78,11 @@ void PagedAttention::AddItems(const StepRows& rows, bool split) {
       cost_ += cost;
     }
   }
+}
+
+int32_t PagedAttention::NumKeys(const StepRows& rows, const Unit& unit) const {
+  const RowRun& run = RunOf(rows, unit);
+  return std::max(run.first_position + unit.first_row + unit.num_rows, run.padded_keys);
 }
 
 bool PagedAttention::IsLopsided() const {
@@ -89,14 +99,21 @@ bool PagedAttention::IsLopsided() const {
 
 void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRows& rows, int thread,
                          float* qkv, float* out, float* scratch, int64_t* saturations) {
+  int64_t dropped = 0;
+  const auto args_of = [&](const Unit& unit) {
+    cpu::AttentionArgs args = ArgsOf(layer, rows, unit, qkv, out, saturations);
+    if (!RunOf(rows, unit).dropped) return args;
+    args.out = scratch + DroppedOffset();
+    args.saturations = &dropped;
+    return args;
+  };
   if (!split_) {
     ForMyItems(thread, [&](const Item& item, const Item*) {
       StoreKv(layer, weights, rows, units_[static_cast<size_t>(item.unit)], qkv, saturations);
     });
     if (rows_share_kv_) pool_.Barrier();
     ForMyItems(thread, [&](const Item& item, const Item* next) {
-      const Unit& unit = units_[static_cast<size_t>(item.unit)];
-      cpu::AttentionArgs args = ArgsOf(layer, rows, unit, qkv, out, saturations);
+      cpu::AttentionArgs args = args_of(units_[static_cast<size_t>(item.unit)]);
       args.next = KeysOf(layer, rows, next);
       cpu::Attention(args, scratch);
     });
@@ -109,14 +126,14 @@ void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRo
   pool_.Barrier();
   ForMyItems(thread, [&](const Item& item, const Item* next) {
     const size_t unit = static_cast<size_t>(item.unit);
-    cpu::AttentionArgs args = ArgsOf(layer, rows, units_[unit], qkv, out, saturations);
+    cpu::AttentionArgs args = args_of(units_[unit]);
     args.next = KeysOf(layer, rows, next);
     const int64_t size = args.num_states() * cpu::PartialStride(args.head_dim);
     cpu::AttentionChunk(args, item.chunk, PartialsOf(unit) + item.chunk * size, scratch);
   });
   pool_.Barrier();
   for (size_t i = static_cast<size_t>(units.begin); i < static_cast<size_t>(units.end); ++i) {
-    cpu::FoldChunks(ArgsOf(layer, rows, units_[i], qkv, out, saturations), PartialsOf(i));
+    cpu::FoldChunks(args_of(units_[i]), PartialsOf(i));
   }
 }
 
@@ -156,12 +173,14 @@ cpu::AttentionArgs PagedAttention::ArgsOf(int32_t layer, const StepRows& rows, c
   args.k_offset = kv_.KeyOffset(layer, unit.head);
   args.v_offset = kv_.ValueOffset(layer, unit.head);
   args.saturations = saturations;
+  args.padded_keys = run.padded_keys;
   return args;
 }
 
 void PagedAttention::StoreKv(int32_t layer, const PackedLayer& weights, const StepRows& rows,
                              const Unit& unit, float* qkv, int64_t* saturations) {
   const RowRun& run = RunOf(rows, unit);
+  if (run.dropped) return;
   const int64_t d = config_.head_dim, q_size = config_.q_size(), kv_size = config_.kv_size();
   for (int32_t i = unit.first_row; i < unit.first_row + unit.num_rows; ++i) {
     const int64_t position = run.first_position + i;

@@ -2,7 +2,7 @@
 //
 // Threads: Plan is called once a step by the compute thread; Run by all threads of the pool together, layer
 // by layer. What each thread takes is fixed by Plan and changes no bit. Few decode rows with a long context
-// are shared out by chunks of keys, everything else by rows and KV heads.
+// are shared out by chunks of keys unless attention is to be one pass, everything else by rows and KV heads.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,9 @@ namespace ridge::worker {
 
 class PagedAttention {
  public:
-  PagedAttention(const ModelConfig& config, kernels::cpu::ThreadPool* pool, KvPool kv, int32_t max_rows);
+  // `split`: whether a row's keys may be shared out. Else one thread takes all of a row and KV head.
+  PagedAttention(const ModelConfig& config, kernels::cpu::ThreadPool* pool, KvPool kv, int32_t max_rows,
+                 bool split);
 
   void Plan(const StepRows& rows);
 
@@ -58,10 +60,14 @@ class PagedAttention {
   const RowRun& RunOf(const StepRows& rows, const Unit& unit) const {
     return rows.runs[static_cast<size_t>(unit.run)];
   }
+  // Keys that a unit reads.
+  int32_t NumKeys(const StepRows& rows, const Unit& unit) const;
   kernels::cpu::AttentionArgs ArgsOf(int32_t layer, const StepRows& rows, const Unit& unit, const float* qkv,
                                      float* out, int64_t* saturations) const;
   void StoreKv(int32_t layer, const PackedLayer& weights, const StepRows& rows, const Unit& unit, float* qkv,
                int64_t* saturations);
+  // Where in a thread's scratch the results of rows are put that nobody wants.
+  int64_t DroppedOffset() const;
   // Lists the units as items, whole or by chunks.
   void AddItems(const StepRows& rows, bool split);
   // Whether some thread's items cost much more than its share.
@@ -78,7 +84,7 @@ class PagedAttention {
   const KvPool kv_;
   const kernels::RopeTable rope_;
   const int32_t group_;           // query heads of a KV head
-  const size_t max_split_units_;  // more units than these are shared out whole
+  const size_t max_split_units_;  // more units than these are shared out whole; 0: all are
 
   std::vector<Unit> units_;
   std::vector<Item> items_;

@@ -5,6 +5,17 @@
 #include "common/check.h"
 
 namespace ridge::worker {
+namespace {
+
+void CheckHasBlocks(const Slot& slot, int64_t positions) {
+  RIDGE_CHECK(positions <= static_cast<int64_t>(slot.blocks.size()) * kBlockTokens);
+}
+
+void CheckIsNew(const Slot& slot, const std::vector<RowRun>& runs) {
+  for (const RowRun& run : runs) RIDGE_CHECK(run.slot != &slot);
+}
+
+}  // namespace
 
 void StepRows::Reserve(int32_t max_rows) {
   const size_t rows = static_cast<size_t>(max_rows);
@@ -27,16 +38,14 @@ void StepRows::Build(const StepPlan& plan, int32_t vocab_size, int32_t context_l
     Slot& slot = table->at(segment.slot);
     const int64_t end = int64_t{segment.first_position} + segment.num_rows;
     RIDGE_CHECK(segment.first_position >= 0 && segment.num_rows >= 1 && end <= context_length);
-    RIDGE_CHECK(end <= static_cast<int64_t>(slot.blocks.size()) * kBlockTokens);
+    CheckHasBlocks(slot, end);
     RIDGE_CHECK(segment.num_outputs >= 0 && segment.num_scored >= 0 &&
                 segment.num_outputs + segment.num_scored <= segment.num_rows);
     RIDGE_CHECK(segment.num_rows <= max_rows - num_rows());
-    for (const RowRun& run : runs) RIDGE_CHECK(run.slot != &slot);
+    CheckIsNew(slot, runs);
     Add(plan, segment, &slot);
   }
-  RIDGE_CHECK(plan.padded_rows >= 0 && plan.padded_rows <= max_rows - num_rows());
-  num_padded = plan.padded_rows;
-  tokens.resize(tokens.size() + static_cast<size_t>(num_padded), 0);
+  AddPadding(plan, max_rows, table);
   for (const std::vector<TokenId>* ids : {&std::as_const(tokens), &plan.targets, &plan.banned}) {
     for (TokenId id : *ids) RIDGE_CHECK(id >= 0 && id < vocab_size);
   }
@@ -55,8 +64,25 @@ void StepRows::Add(const StepPlan& plan, const Segment& segment, Slot* slot) {
     positions.push_back(segment.first_position + i);
     slots.push_back(slot);
   }
-  runs.push_back({slot, first_row, segment.num_rows, segment.first_position});
+  const int32_t padded_keys = segment.first_row_from_slot ? plan.padded_width : 0;
+  CheckHasBlocks(*slot, padded_keys);
+  runs.push_back({slot, first_row, segment.num_rows, segment.first_position, padded_keys});
   AddOutputs(plan, segment, slot, first_row);
+}
+
+void StepRows::AddPadding(const StepPlan& plan, int32_t max_rows, SlotTable* table) {
+  RIDGE_CHECK(plan.padded_rows >= 0 && plan.padded_rows <= max_rows - num_rows());
+  RIDGE_CHECK(plan.padded_slots.size() <= static_cast<size_t>(plan.padded_rows));
+  int32_t row = num_rows();
+  for (SlotId id : plan.padded_slots) {
+    const Slot& slot = table->at(id);
+    RIDGE_CHECK(plan.padded_width >= 1);
+    CheckHasBlocks(slot, plan.padded_width);
+    CheckIsNew(slot, runs);
+    runs.push_back({&slot, row++, 1, plan.padded_width - 1, plan.padded_width, true});
+  }
+  num_padded = plan.padded_rows;
+  tokens.resize(tokens.size() + static_cast<size_t>(num_padded), 0);
 }
 
 void StepRows::AddOutputs(const StepPlan& plan, const Segment& segment, Slot* slot, int32_t first_row) {

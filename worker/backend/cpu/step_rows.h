@@ -16,6 +16,8 @@ struct RowRun {
   int32_t first_row;  // in the step
   int32_t num_rows;
   int32_t first_position;
+  int32_t padded_keys = 0;  // attention reads at least so many
+  bool dropped = false;     // a padded row that reads the slot's keys: stores none, and its result is dropped
 };
 
 // A row that wants a token, or the log-probability of a known one.
@@ -34,7 +36,7 @@ struct StepRows {
   std::vector<TokenId> tokens;     // of each row, padded ones last
   std::vector<int32_t> positions;  // of each row that is not padded
   std::vector<const Slot*> slots;  // of each row that is not padded
-  std::vector<RowRun> runs;        // in the order of segments
+  std::vector<RowRun> runs;        // in the order of segments, then of padded slots
   std::vector<OutputRow> outputs;  // in the order of rows
   int32_t num_top = 0;             // of all outputs
   int32_t num_padded = 0;          // rows at the end that no run has
@@ -48,6 +50,7 @@ struct StepRows {
              SlotTable* slots);
 
  private:
+  void AddPadding(const StepPlan& plan, int32_t max_rows, SlotTable* table);
   void AddOutputs(const StepPlan& plan, const Segment& segment, Slot* slot, int32_t first_row);
   void Add(const StepPlan& plan, const Segment& segment, Slot* slot);
 };

@@ -31,7 +31,8 @@ enum class CudaMatmul {
 
 struct CudaOptions {
   int device = 0;
-  bool graphs = true;  // false: every step on the stream
+  bool graphs = true;           // false: every step on the stream
+  bool split_attention = true;  // blocks share a decode row's K and V, not one pass
   CudaMatmul matmul = CudaMatmul::kRidge;
 };
 
@@ -98,8 +99,7 @@ class CudaBackend : public Backend {
   // Runs a step of padded rows alone, which changes nothing.
   absl::Status RunPadding(int32_t rows);
   absl::StatusOr<std::unique_ptr<Step>> NewStep();
-  absl::Status CaptureGraph(int32_t rows, bool greedy, bool extended,
-                            kernels::cuda::AttentionMode attention);
+  absl::Status CaptureGraph(int32_t rows, bool greedy, bool extended, kernels::cuda::AttentionMode attention);
   // For the step in upload_ with padding to so many rows; null where none fits.
   const Graph* GraphFor(int32_t rows) const;
   // Enqueues what the plan changes in the slots and in the KV memory, before its rows.

@@ -1,6 +1,7 @@
 #include "worker/backend/simulated/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace ridge::worker {
 namespace {
@@ -18,6 +19,7 @@ CostModel::CostModel(const SimulatedCard& card, const ModelConfig& model, bool s
   const double embeddings = model.tied_embedding ? output : 2 * output;
   const double linear = static_cast<double>(model.num_parameters()) - embeddings;
   const double launches = card.launches_per_layer * model.num_layers + card.launches_per_step;
+  launches_ = replay ? 1 : std::llround(launches);
   weights_ns_ = NsPerUnit(2 * (linear + output), card.weight_bytes_per_second);
   row_ns_ = NsPerUnit(2 * linear, card.flops_per_second);
   output_ns_ = NsPerUnit(2 * output, card.flops_per_second);

@@ -36,7 +36,11 @@ class CostModel {
 
   StepCost Of(const StepPlan& plan) const;
 
+  // Of the host, a step: all device operations, or one graph.
+  int64_t launches() const { return launches_; }
+
  private:
+  int64_t launches_;
   // Nanoseconds a unit.
   double weights_ns_, row_ns_, output_ns_, prefill_pair_ns_;
   double row_position_ns_, rectangle_position_ns_;  // decode positions

@@ -63,6 +63,7 @@ StepTicket SimulatedBackend::Submit(const StepPlan& plan) {
   Apply(plan);
   Step step;
   CountRows(plan, &step.result);
+  step.result.launches = cost_.launches();
   RIDGE_CHECK(step.result.rows <= limits_.max_step_rows);
   for (const Segment& segment : plan.segments) RunSegment(plan, segment, &step.result);
   step.done_ns = timeline_.Add(options_.clock->NowNs(), cost_.Of(plan));
@@ -114,8 +115,9 @@ void SimulatedBackend::Apply(const StepPlan& plan) {
 void SimulatedBackend::RunSegment(const StepPlan& plan, const Segment& segment, StepResult* result) {
   Slot& slot = SlotAt(segment.slot);
   const int32_t end = segment.first_position + segment.num_rows;
+  const int32_t read = segment.first_row_from_slot ? std::max(end, plan.padded_width) : end;
   RIDGE_CHECK(segment.first_position >= 0 && segment.num_rows >= 1 &&
-              static_cast<size_t>(end) <= slot.blocks.size() * kBlockTokens);
+              static_cast<size_t>(read) <= slot.blocks.size() * kBlockTokens);
   uint64_t hash = segment.first_position == 0 ? model_hash_ : HashAt(slot, segment.first_position - 1);
   const auto banned =
       absl::MakeConstSpan(plan.banned)

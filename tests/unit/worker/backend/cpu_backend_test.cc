@@ -132,9 +132,50 @@ TEST_F(CpuBackendTest, PaddedRowsAreComputedAndCountedAndChangeNothing) {
   const StepResult next = driver.Run(true);
   EXPECT_EQ(next.kv_positions, 5);
   driver.AddDecodeRow(1);
-  const StepResult wide = driver.Run(true, {.rows = 2, .width = 40});
+  driver.Reserve(0, 40);
+  driver.Reserve(1, 40);
+  const StepResult wide = driver.Run(true, {.rows = 2, .width = 40, .slots = {0}});
   EXPECT_EQ(wide.logits, next.logits);
-  EXPECT_EQ(wide.kv_positions, 3 * 40);
+  EXPECT_EQ(wide.kv_positions, 2 * 40);
+}
+
+// A rectangle over several chunks of keys: a row of the widest position, one that reads as many, and the
+// place of an ended sequence, with keys shared out between threads or not.
+TEST(CpuRectangleTest, ReadsTheWidestRowsPositionsAndChangesNoBit) {
+  const std::unique_ptr<WeightSource> source = TinyLlama();
+  std::vector<float> expected;
+  for (const bool split : {true, false}) {
+    for (const int32_t width : {0, 301, 400, 512}) {
+      SCOPED_TRACE(testing::Message() << "split " << split << ", width " << width);
+      const auto backend = CpuBackend::Create(*source, {.threads = 2, .split_attention = split}).value();
+      ASSERT_TRUE(backend->Reserve(200, {.max_slots = 4, .max_step_rows = 512}).ok());
+      StepDriver driver(backend.get(), 200);
+      constexpr int kLengths[] = {300, 20, 280};
+      for (SlotId slot = 0; slot < 3; ++slot) {
+        driver.Attach(slot, kGreedy);
+        driver.AddRows(slot, std::vector<TokenId>(static_cast<size_t>(kLengths[slot]), 7 + slot), 1);
+        driver.Reserve(slot, 512);
+        driver.Run();
+      }
+      driver.AddDecodeRow(0);
+      driver.AddDecodeRow(1);
+      StepDriver::Padding padding;
+      if (width > 0) padding = {.rows = 3, .width = width, .slots = {2}};
+      const StepResult result = driver.Run(true, padding);
+      EXPECT_EQ(result.kv_positions, width == 0 ? 301 + 21 : 3 * width);
+      if (expected.empty()) expected = result.logits;
+      EXPECT_EQ(result.logits, expected);
+    }
+  }
+}
+
+TEST_F(CpuBackendTest, CountsParallelRegionsAsLaunches) {
+  StepDriver driver(backend_.get(), 32);
+  driver.Attach(0, kGreedy);
+  driver.AddRows(0, {5, 17}, 0);
+  EXPECT_EQ(driver.Run().launches, 1);  // the layers
+  driver.AddRows(0, {5}, 1);
+  EXPECT_EQ(driver.Run().launches, 2);  // and the vocabulary
 }
 
 TEST_F(CpuBackendTest, LastRowsGiveOneOutputEach) {

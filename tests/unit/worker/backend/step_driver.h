@@ -72,15 +72,22 @@ class StepDriver {
     plan_.copies.push_back({blocks[state.owned_from], state.blocks.back()});
   }
 
+  // Blocks for so many positions of the slot, as memory that is reserved gives.
+  void Reserve(SlotId slot, int32_t positions) {
+    while (static_cast<int32_t>(slots_.at(slot).blocks.size()) * kBlockTokens < positions) AppendFree(slot);
+  }
+
   struct Padding {
     int32_t rows = 0;
     int32_t width = 0;
+    std::vector<SlotId> slots = {};
   };
 
-  StepTicket Submit(bool return_logits = false, const Padding& padding = {0, 0}) {
+  StepTicket Submit(bool return_logits = false, const Padding& padding = {0, 0, {}}) {
     plan_.return_logits = return_logits;
     plan_.padded_rows = padding.rows;
     plan_.padded_width = padding.width;
+    plan_.padded_slots = padding.slots;
     const StepTicket ticket = backend_.Submit(plan_);
     plan_ = StepPlan();
     return ticket;
@@ -88,7 +95,7 @@ class StepDriver {
 
   StepResult Collect(StepTicket ticket) { return backend_.Collect(ticket).value(); }
 
-  StepResult Run(bool return_logits = false, const Padding& padding = {0, 0}) {
+  StepResult Run(bool return_logits = false, const Padding& padding = {0, 0, {}}) {
     return Collect(Submit(return_logits, padding));
   }
 

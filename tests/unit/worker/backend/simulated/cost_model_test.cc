@@ -58,6 +58,7 @@ TEST(CostModelTest, AttentionOfPromptsIsArithmeticAndOfDecodingIsReading) {
   StepPlan padded = Decode(4, 999);
   padded.padded_rows = 3;
   padded.padded_width = 2000;
+  padded.padded_slots = {4, 5, 6};
   EXPECT_NEAR(DeviceMs(card, padded), 28.0, 1e-3);
 }
 
