@@ -1,4 +1,4 @@
-"""Reads the records of ridge-bench (runs.csv.gz, runs.jsonl.gz, arrivals.csv.gz) and sums them up as the series defines it."""
+"""Reads the records of ridge-bench (runs.csv.gz, runs.jsonl.gz, arrivals.csv.gz, passes.jsonl.gz) and sums them up as the series does."""
 import csv
 import gzip
 import json
@@ -21,6 +21,14 @@ def read_csv(path):
         return []
     with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def read_lines(path):
+    """The objects of a compressed file of JSON lines; none where there is no file."""
+    if not path.exists():
+        return []
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
 def closed(folder):
@@ -51,9 +59,16 @@ def closed_figures(runs):
         "decode_tps": gaps / decode_s if decode_s > 0 else 0.0,
         "tokens_per_s": sum(tokens) / sum(clocks),
         "peak_gib": max(peaks) / 2**30 if peaks else 0.0,
+        "runs": len(runs),
+        "work": work_of(runs[0][0]["notes"]),
         "outputs": sorted({(row["sequence_index"], row["output_sha8"]) for row in rows}),
         "deterministic": len({tuple(row["output_sha8"] for row in run) for run in runs}) == 1,
     }
+
+
+def work_of(notes):
+    """What the engine did in a run, as its notes have it: {"steps": 256, "rows": 4351, ...}."""
+    return {name: int(count) for name, count in (part.split(" ") for part in notes.split(", ") if part)}
 
 
 def open_passes(folder):
@@ -62,7 +77,30 @@ def open_passes(folder):
     for row in read_csv(pathlib.Path(folder) / "arrivals.csv.gz"):
         if row["in_flight"] == "0" and float(row["last_rate"]) == 0:
             passes.setdefault(float(row["rate"]), []).append(row)
-    return {rate: open_figures(rows) for rate, rows in sorted(passes.items())}
+    found = {rate: open_figures(rows) for rate, rows in sorted(passes.items())}
+    for line in read_lines(pathlib.Path(folder) / "passes.jsonl.gz"):
+        rate = float(f"{line['rate']:g}")  # as arrivals.csv has it
+        if line["in_flight"] == 0 and line["last_rate"] == 0 and rate in found:
+            found[rate].update(gap_figures(line))
+    return found
+
+
+def gap_figures(line):
+    """What only the tokens' times say, from a line of passes.jsonl.gz."""
+    return {
+        "itl_p50_ms": 1e3 * line["itl_s"]["p50"],
+        "itl_p99_ms": 1e3 * line["itl_s"]["p99"],
+        "gap_p50_ms": 1e3 * line["disturbance_s"]["p50"],
+        "gap_worst_ms": 1e3 * line["disturbance_s"]["worst"],
+        "gaps_over_150_ms": line["disturbed_over_150_ms"],
+        "work": work_of(line["notes"]),
+    }
+
+
+def goodput(folder, ttft_s=0.5, itl_ms=25.0):
+    """The highest rate at which every request was served within the limits; 0 where there is none."""
+    return max((rate for rate, figures in open_passes(folder).items()
+                if figures["unserved"] == 0 and figures["ttft_p99_s"] <= ttft_s and figures.get("itl_p99_ms", math.inf) <= itl_ms), default=0.0)
 
 
 def open_figures(rows):
@@ -104,6 +142,13 @@ def context(folder):
             return {key: rows[0][key] for key in ("engine", "engine_params", "model", "dtype", "device", "device_name",
                                                   "ridge_version", "commit")}
     return None
+
+
+def control_roots(root):
+    """The folders of the controls and of the goodput search, each with engines in it."""
+    root = pathlib.Path(root)
+    controls = sorted(path for path in (root / "controls").iterdir() if path.is_dir()) if (root / "controls").is_dir() else []
+    return controls + ([root / "goodput"] if (root / "goodput").is_dir() else [])
 
 
 def engine_folders(root):

@@ -20,15 +20,20 @@ import sys
 import ladder_records as records
 
 CLOSED_KEYS = {"ttft_ms": "TTFT, ms", "itl_p50_ms": "ITL p50, ms", "tokens_per_s": "tokens/s"}
-OPEN_KEYS = {"served_per_s": "served/s", "ttft_p50_s": "TTFT p50, s"}
+OPEN_KEYS = {"served_per_s": "served/s", "ttft_p50_s": "TTFT p50, s", "itl_p50_ms": "ITL p50, ms"}
 HIT, NEAR = 0.10, 0.25
 
 
 def figures_of(folder):
     """What is predicted and compared."""
     closed = {name: {key: figures[key] for key in CLOSED_KEYS} for name, figures in records.closed(folder).items()}
-    passes = {f"{rate:g}": {key: figures[key] for key in OPEN_KEYS} for rate, figures in records.open_passes(folder).items()}
+    passes = {f"{rate:g}": {key: figures.get(key, 0.0) for key in OPEN_KEYS} for rate, figures in records.open_passes(folder).items()}
     return {"closed": closed, "open": passes}
+
+
+def all_folders(root):
+    """(folder's path within the root, folder) of every engine, those of the controls and of the goodput search too."""
+    return [(path.relative_to(root), path) for part in [root, *records.control_roots(root)] for _, path in records.engine_folders(part)]
 
 
 def grade(predicted, measured):
@@ -45,13 +50,15 @@ def commit_of(path):
 
 
 def predict(simulated, device_root):
-    folders = records.engine_folders(simulated)
+    folders = all_folders(simulated)
     if not folders:
         sys.exit(f"{simulated}: no records")
-    for engine, folder in folders:
-        target = device_root / engine
+    for name, folder in folders:
+        target = device_root / name
         target.mkdir(parents=True, exist_ok=True)
         prediction = {"from": records.context(folder)["device_name"], **figures_of(folder)}
+        if name.parts[0] == "goodput":
+            prediction = {"from": prediction["from"], "goodput_per_s": records.goodput(folder)}
         (target / "prediction.json").write_text(json.dumps(prediction, indent=1) + "\n")
         print(target / "prediction.json")
 

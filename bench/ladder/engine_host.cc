@@ -137,4 +137,13 @@ int64_t EngineHost::TakePeakBytes() {
   return info().weight_bytes + target_->TakePeakBlocks() * info().kv_block_bytes;
 }
 
+std::string EngineHost::TakeWork() {
+  const worker::EngineTotals& now = target_->totals();
+  const std::string work = absl::StrCat("steps ", now.steps - told_.steps, ", rows ", now.rows - told_.rows,
+                                        ", padded_rows ", now.padded_rows - told_.padded_rows,
+                                        ", kv_positions ", now.kv_positions - told_.kv_positions);
+  told_ = now;
+  return work;
+}
+
 }  // namespace ridge::bench

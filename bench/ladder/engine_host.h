@@ -65,6 +65,8 @@ class EngineHost {
   double load_s() const { return load_s_; }
   // Weights and the K/V blocks that were held at most since the last call.
   int64_t TakePeakBytes();
+  // What the engine did since the last call: "steps 256, rows 4351, padded_rows 0, kv_positions 1081216".
+  std::string TakeWork();
 
  private:
   absl::Status CreateBackend(const HostConfig& config, const worker::PolicyNames& names,
@@ -80,6 +82,7 @@ class EngineHost {
   int32_t num_blocks_ = 0;
   int32_t step_tokens_ = 0;
   double load_s_ = 0;
+  worker::EngineTotals told_;
   std::unique_ptr<EngineTarget> target_;
 };
 

@@ -82,6 +82,7 @@ absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
                           .max_batch = config.host.max_batch,
                           .peak_memory = [&] { return (*host)->TakePeakBytes(); },
                           .peak_memory_source = "weights and held KV blocks",
+                          .work = [&] { return (*host)->TakeWork(); },
                           .progress = &progress};
     if (absl::Status status = experiment(subject); !status.ok()) return status;
   }
@@ -100,7 +101,8 @@ absl::Status Closed(LadderConfig config, const ClosedFlags& flags, std::ostream&
   if (config.host.max_batch == 0) config.host.max_batch = static_cast<int32_t>(largest);
   if (config.host.max_context == 0) config.host.max_context = longest;
   return ForEachEngine(config, progress, [&](const Subject& subject) {
-    return RunClosed(subject, {flags.workloads, flags.warmups, flags.runs});
+    return RunClosed(subject,
+                     {flags.workloads, flags.warmups, flags.runs, flags.most_seconds, flags.largest_warmed});
   });
 }
 

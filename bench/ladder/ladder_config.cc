@@ -6,6 +6,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "bench/flags/shared_flags.h"
 #include "bench/measure/pass_flags.h"
 #include "bench/workload/draw.h"
@@ -36,6 +37,10 @@ ABSL_FLAG(std::vector<std::string>, mixed, {},
           "closed: sizes of mixed draws, besides or instead of --prompts none");
 ABSL_FLAG(int, runs, 5, "closed: recorded runs of each size");
 ABSL_FLAG(int, warmup, 2, "closed: runs before them, recorded as such");
+ABSL_FLAG(absl::Duration, most_time, absl::ZeroDuration(),
+          "closed: fewer runs of a workload where they take longer than this together; 0: all");
+ABSL_FLAG(int, largest_warmed, 0,
+          "closed: larger batches have no warm-ups, those before them were enough; 0: all have");
 ABSL_FLAG(int, new_tokens, 256, "closed: tokens to generate, but for mixed draws");
 ABSL_DECLARE_FLAG(uint64_t, draw_seed);
 
@@ -101,10 +106,16 @@ absl::StatusOr<ClosedFlags> ClosedFlagsFromFlags() {
       ParseCounts("--mixed", absl::GetFlag(FLAGS_mixed), "", kMostRequests);
   if (!mixed.ok()) return mixed.status();
   const int new_tokens = absl::GetFlag(FLAGS_new_tokens);
-  ClosedFlags flags{{}, absl::GetFlag(FLAGS_warmup), absl::GetFlag(FLAGS_runs)};
+  ClosedFlags flags{{},
+                    absl::GetFlag(FLAGS_warmup),
+                    absl::GetFlag(FLAGS_runs),
+                    absl::ToDoubleSeconds(absl::GetFlag(FLAGS_most_time)),
+                    absl::GetFlag(FLAGS_largest_warmed)};
   absl::Status status = CheckAtLeast("--new_tokens", new_tokens, 1);
   status.Update(CheckAtLeast("--warmup", flags.warmups, 0));
   status.Update(CheckAtLeast("--runs", flags.runs, 1));
+  status.Update(CheckAtLeast("--most_time", flags.most_seconds, 0));
+  status.Update(CheckAtLeast("--largest_warmed", flags.largest_warmed, 0));
   if (!status.ok()) return status;
   for (const int32_t length : *lengths) {
     for (const int32_t size : *sizes) flags.workloads.push_back(UniformDraw(length, new_tokens, size));

@@ -26,6 +26,8 @@ absl::StatusOr<LadderConfig> LadderConfigFromFlags();
 struct ClosedFlags {
   std::vector<Workload> workloads;
   int warmups, runs;
+  double most_seconds = 0;
+  int32_t largest_warmed = 0;
 };
 absl::StatusOr<ClosedFlags> ClosedFlagsFromFlags();
 

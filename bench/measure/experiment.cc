@@ -11,12 +11,15 @@
 #include "bench/workload/draw.h"
 #include "bench/workload/python_random.h"
 #include "common/hash.h"
+#include "nlohmann/json.hpp"
 
 namespace ridge::bench {
 namespace {
 
 // A search ends where the rate that was missed is no more than this times the one that was met.
 constexpr double kGoodputPrecision = 1.05;
+// And where this part of the first rate is missed.
+constexpr double kLeastOfFirstRate = 32;
 
 std::string NowUtc() {
   return absl::FormatTime("%Y-%m-%d%ET%H:%M:%S+00:00", absl::Now(), absl::UTCTimeZone());
@@ -42,6 +45,7 @@ std::vector<RunRecord> ToRecords(const Subject& subject, const Workload& workloa
   std::vector<RunRecord> records(results.size());
   const std::string batch_id = ShortId();
   const int64_t peak_bytes = subject.peak_memory ? subject.peak_memory() : 0;
+  const std::string work = subject.work ? subject.work() : "";
   for (size_t i = 0; i < results.size(); ++i) {
     const WorkItem& item = workload.items[i];
     RunRecord& record = records[i];
@@ -63,6 +67,7 @@ std::vector<RunRecord> ToRecords(const Subject& subject, const Workload& workloa
     record.total_s = results[i].end_s;
     record.peak_mem_bytes = peak_bytes;
     record.peak_mem_source = subject.peak_memory_source;
+    record.notes = work;
   }
   return records;
 }
@@ -141,6 +146,16 @@ std::vector<ArrivalRecord> ToArrivals(const Subject& subject, const PassOptions&
   return records;
 }
 
+// Whether a run that is not recorded yet is to be made.
+bool IsDue(const RecordFiles& records, const ClosedOptions& options, const Workload& workload,
+           int run_index) {
+  const auto size = static_cast<int32_t>(workload.items.size());
+  if (run_index < 0 && options.largest_warmed > 0 && size > options.largest_warmed) return false;
+  if (options.most_seconds == 0 || run_index == -options.warmups || run_index == 0) return true;
+  const double share = run_index < 0 ? 0.25 : 1;
+  return records.SecondsOf(workload.name) < share * options.most_seconds;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<TargetRequest>> ToRequests(const Workload& workload, Prompts* prompts) {
@@ -173,7 +188,8 @@ absl::Status RunClosed(const Subject& subject, const ClosedOptions& options) {
     absl::StatusOr<std::vector<TargetRequest>> requests = ToRequests(workload, subject.prompts);
     if (!requests.ok()) return requests.status();
     for (int run_index = -options.warmups; run_index < options.runs; ++run_index, ++done) {
-      if (subject.records->HasRun(workload.name, run_index)) {
+      if (subject.records->HasRun(workload.name, run_index) ||
+          !IsDue(*subject.records, options, workload, run_index)) {
         ++skipped;
         continue;
       }
@@ -221,7 +237,10 @@ absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const
                                            " requests were sent more than ", kLateSeconds * 1e3,
                                            " ms late: the run measured its client and is not recorded"));
   }
-  absl::Status status = subject.records->AddPass(ToArrivals(subject, options, workload, summary, *results));
+  nlohmann::ordered_json figures = ToJson(summary);
+  figures["notes"] = subject.work ? subject.work() : "";
+  absl::Status status =
+      subject.records->AddPass(ToArrivals(subject, options, workload, summary, *results), figures);
   if (!status.ok()) return status;
   return summary;
 }
@@ -232,7 +251,8 @@ absl::Status RunRates(const Subject& subject, PassOptions options, const std::ve
     options.rate = rate;
     const absl::StatusOr<std::optional<OpenSummary>> summary = RunPass(subject, options);
     if (!summary.ok()) return summary.status();
-    if (summary->has_value() && (*summary)->served_rate < least_served_share * rate) break;
+    const double served_rate = subject.records->ServedRate(rate, options.last_rate, options.in_flight);
+    if (served_rate < least_served_share * rate) break;  // also where the pass is on record from before
   }
   return absl::OkStatus();
 }
@@ -262,8 +282,8 @@ absl::StatusOr<double> SearchGoodput(const Subject& subject, PassOptions options
     if (!summary->has_value())
       return absl::FailedPreconditionError("a search needs a folder without its records");
     (Meets(**summary, limits) ? met : missed) = rate;
-    if (met == 0) return 0;
-    rate = missed == 0 ? 2 * met : std::sqrt(met * missed);
+    if (missed > 0 && missed <= first_rate / kLeastOfFirstRate) return 0;
+    rate = missed == 0 ? 2 * met : met == 0 ? missed / 2 : std::sqrt(met * missed);
   }
   return met;
 }

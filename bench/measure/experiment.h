@@ -27,6 +27,7 @@ struct Subject {
   int32_t max_batch;                     // sequences that the target runs at once; 0: not known
   std::function<int64_t()> peak_memory;  // bytes; 0: not known
   std::string peak_memory_source;
+  std::function<std::string()> work;  // what was done since the last call, for the notes; may be empty
   std::ostream* progress;
 };
 
@@ -34,6 +35,11 @@ struct ClosedOptions {
   std::vector<Workload> workloads;  // each one handed over at once
   int warmups = 2;                  // run first, recorded with negative indices
   int runs = 5;
+  // Of each workload: where its recorded runs took this together, the first warm-up and run are its last; a
+  // quarter of it ends the warm-ups. 0: all are run.
+  double most_seconds = 0;
+  // Larger workloads have no warm-ups: those before them were enough. 0: all have.
+  int32_t largest_warmed = 0;
 };
 absl::Status RunClosed(const Subject& subject, const ClosedOptions& options);
 
@@ -71,9 +77,9 @@ struct GoodputLimits {
 };
 bool Meets(const OpenSummary& summary, const GoodputLimits& limits);
 
-// The highest rate that meets the limits with every request served: doubles from `first_rate`, then halves
-// the interval until it is within 5 %. 0 where the first rate does not meet them. Runs every pass, recorded
-// or not.
+// The highest rate that meets the limits with every request served: doubles from `first_rate` (or halves it,
+// where that is too much), then halves the interval until it is within 5 %. 0 where a 32nd of the first rate
+// does not meet them. A search needs a folder without its records.
 absl::StatusOr<double> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
                                      const GoodputLimits& limits);
 

@@ -3,7 +3,9 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "bench/records/gzip_file.h"
 #include "bench/workload/draw.h"
 #include "bench/workload/trace.h"
@@ -25,6 +27,10 @@ ABSL_FLAG(int, most_tokens, 1 << 20, "requests of a trace with more tokens are l
 ABSL_FLAG(double, least_served, 0, "end after the first rate of which less than this share is served");
 ABSL_FLAG(int, stop_above, 0, "stop sending where more requests than this are unanswered; 0: never");
 ABSL_FLAG(double, cancelled_share, 0, "of the requests: their clients leave after a random number of tokens");
+ABSL_FLAG(bool, goodput, false, "instead of --rates: search the highest rate that meets the limits");
+ABSL_FLAG(double, first_rate, 1, "where the search begins, requests a second");
+ABSL_FLAG(absl::Duration, ttft_limit, absl::Milliseconds(500), "p99 of the time to the first token");
+ABSL_FLAG(absl::Duration, itl_limit, absl::Milliseconds(25), "p99 of the gaps between tokens");
 
 namespace ridge::bench {
 namespace {
@@ -101,6 +107,10 @@ absl::StatusOr<PassFlags> PassFlagsFromFlags() {
   flags.pass.stop_above = absl::GetFlag(FLAGS_stop_above);
   flags.pass.cancelled_share = absl::GetFlag(FLAGS_cancelled_share);
   flags.least_served_share = absl::GetFlag(FLAGS_least_served);
+  flags.search_goodput = absl::GetFlag(FLAGS_goodput);
+  flags.first_rate = absl::GetFlag(FLAGS_first_rate);
+  flags.limits = {absl::ToDoubleSeconds(absl::GetFlag(FLAGS_ttft_limit)),
+                  absl::ToDoubleSeconds(absl::GetFlag(FLAGS_itl_limit))};
   absl::Status status = CheckAtLeast("--requests", absl::GetFlag(FLAGS_requests), 1);
   status.Update(CheckAtLeast("--most_tokens", absl::GetFlag(FLAGS_most_tokens), 2));
   status.Update(CheckAtLeast("--last_rate", flags.pass.last_rate, 0));
@@ -108,6 +118,7 @@ absl::StatusOr<PassFlags> PassFlagsFromFlags() {
   status.Update(CheckAtLeast("--stop_above", flags.pass.stop_above, 0));
   status.Update(CheckAtLeast("--cancelled_share", flags.pass.cancelled_share, 0));
   if (!(flags.pass.burstiness > 0)) status.Update(InvalidField("--burstiness", "must be more than 0"));
+  if (!(flags.first_rate > 0)) status.Update(InvalidField("--first_rate", "must be more than 0"));
   if (!(time_scale > 0)) status.Update(InvalidField("--time_scale", "must be more than 0"));
   if (!status.ok()) return status;
   absl::StatusOr<Workload> workload = WorkloadFromFlags();
@@ -128,6 +139,15 @@ absl::StatusOr<PassFlags> PassFlagsFromFlags() {
 }
 
 absl::Status RunPasses(const Subject& subject, const PassFlags& flags) {
+  if (flags.search_goodput) {
+    const absl::StatusOr<double> rate = SearchGoodput(subject, flags.pass, flags.first_rate, flags.limits);
+    if (!rate.ok()) return rate.status();
+    *subject.progress << absl::StrFormat(
+                             "goodput: %.2f requests/s with p99 TTFT <= %g ms and p99 ITL <= %g ms", *rate,
+                             flags.limits.ttft_p99_s * 1e3, flags.limits.itl_p99_s * 1e3)
+                      << std::endl;
+    return absl::OkStatus();
+  }
   if (!flags.in_flight.empty()) return RunConcurrencies(subject, flags.pass, flags.in_flight);
   if (!flags.rates.empty()) return RunRates(subject, flags.pass, flags.rates, flags.least_served_share);
   return RunPass(subject, flags.pass).status();

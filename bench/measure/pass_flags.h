@@ -14,6 +14,9 @@ struct PassFlags {
   std::vector<double> rates;  // empty: the workload's own times
   std::vector<int32_t> in_flight;
   double least_served_share = 0;
+  bool search_goodput = false;  // instead of the passes
+  double first_rate = 1;        // of the search
+  GoodputLimits limits;
 };
 
 // The workload is read where a file is named, else drawn. Errors name the flag.

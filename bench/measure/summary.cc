@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bench/records/latency.h"
+#include "nlohmann/json.hpp"
 
 namespace ridge::bench {
 namespace {
@@ -39,6 +40,10 @@ bool Meets(const std::vector<Interval>& intervals, double begin, double end) {
       std::upper_bound(intervals.begin(), intervals.end(), begin,
                        [](double value, const Interval& interval) { return value < interval.end; });
   return after != intervals.end() && after->begin < end;
+}
+
+nlohmann::ordered_json SpreadJson(const Spread& spread) {
+  return {{"p50", spread.p50}, {"p95", spread.p95}, {"p99", spread.p99}, {"worst", spread.worst}};
 }
 
 }  // namespace
@@ -86,6 +91,20 @@ OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const
   summary.itl_s = SpreadOf(std::move(gaps));
   summary.disturbance_s = SpreadOf(std::move(disturbed));
   return summary;
+}
+
+nlohmann::ordered_json ToJson(const OpenSummary& summary) {
+  return {{"served", summary.served},
+          {"cancelled", summary.cancelled},
+          {"unserved", summary.unserved},
+          {"late", summary.late},
+          {"served_per_s", summary.served_rate},
+          {"tokens_per_s", summary.tokens_per_second},
+          {"queue_s", SpreadJson(summary.queue_s)},
+          {"ttft_s", SpreadJson(summary.ttft_s)},
+          {"itl_s", SpreadJson(summary.itl_s)},
+          {"disturbance_s", SpreadJson(summary.disturbance_s)},
+          {"disturbed_over_150_ms", summary.disturbed_over_150_ms}};
 }
 
 }  // namespace ridge::bench

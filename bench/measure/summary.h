@@ -6,6 +6,7 @@
 
 #include "absl/types/span.h"
 #include "bench/measure/target.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace ridge::bench {
 
@@ -32,5 +33,8 @@ struct OpenSummary {
 
 // `requests` and `results` belong together, in the order of arrival.
 OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const TargetResult> results);
+
+// By name, as passes.jsonl has it.
+nlohmann::ordered_json ToJson(const OpenSummary& summary);
 
 }  // namespace ridge::bench

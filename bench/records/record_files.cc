@@ -1,5 +1,7 @@
 #include "bench/records/record_files.h"
 
+#include <algorithm>
+#include <climits>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -12,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/records/csv.h"
 #include "bench/records/gzip_file.h"
+#include "nlohmann/json.hpp"
 
 namespace ridge::bench {
 namespace {
@@ -21,6 +24,7 @@ namespace fs = std::filesystem;
 constexpr char kRuns[] = "runs.csv.gz";
 constexpr char kRunLines[] = "runs.jsonl.gz";
 constexpr char kArrivals[] = "arrivals.csv.gz";
+constexpr char kPassLines[] = "passes.jsonl.gz";
 
 std::string PassKey(const std::string& rate, const std::string& last_rate, const std::string& in_flight) {
   return absl::StrCat(rate, " ", last_rate, " ", in_flight);
@@ -119,10 +123,15 @@ absl::Status RecordFiles::ReadRuns() {
   return ForEachRecord(path, RunCsvHeader(), context_, [&](const Record& record, bool is_ours) {
     hashes_.insert(record.at("output_sha8"));
     int run_index = 0;
-    if (!absl::SimpleAtoi(record.at("run_index"), &run_index)) {
-      return absl::FailedPreconditionError(absl::StrCat(path, ": run_index is not a number"));
+    double total_s = 0;
+    if (!absl::SimpleAtoi(record.at("run_index"), &run_index) ||
+        !absl::SimpleAtod(record.at("total_s"), &total_s)) {
+      return absl::FailedPreconditionError(absl::StrCat(path, ": run_index or total_s is not a number"));
     }
-    if (is_ours) runs_.emplace(record.at("workload"), run_index);
+    if (is_ours) {
+      double& run_s = runs_[{record.at("workload"), run_index}];
+      run_s = std::max(run_s, total_s);
+    }
     return absl::OkStatus();
   });
 }
@@ -130,7 +139,16 @@ absl::Status RecordFiles::ReadRuns() {
 absl::Status RecordFiles::ReadPasses() {
   const std::string path = absl::StrCat(folder_, "/", kArrivals);
   return ForEachRecord(path, ArrivalCsvHeader(), context_, [&](const Record& record, bool is_ours) {
-    if (is_ours) passes_.insert(PassKey(record.at("rate"), record.at("last_rate"), record.at("in_flight")));
+    double arrival_s = 0, latency_s = 0;
+    const std::string& latency = record.at("latency_s");
+    if (!absl::SimpleAtod(record.at("arrival_s"), &arrival_s) ||
+        (!latency.empty() && !absl::SimpleAtod(latency, &latency_s))) {
+      return absl::FailedPreconditionError(absl::StrCat(path, ": arrival_s or latency_s is not a number"));
+    }
+    if (is_ours) {
+      passes_[PassKey(record.at("rate"), record.at("last_rate"), record.at("in_flight"))].Add(
+          arrival_s, latency.empty() ? std::nullopt : std::optional(latency_s));
+    }
     return absl::OkStatus();
   });
 }
@@ -139,8 +157,24 @@ bool RecordFiles::HasRun(const std::string& workload, int run_index) const {
   return runs_.contains({workload, run_index});
 }
 
+double RecordFiles::SecondsOf(const std::string& workload) const {
+  double seconds = 0;
+  for (auto run = runs_.lower_bound({workload, INT_MIN}); run != runs_.end() && run->first.first == workload;
+       ++run) {
+    seconds += run->second;
+  }
+  return seconds;
+}
+
 bool RecordFiles::HasPass(double rate, double last_rate, int32_t in_flight) const {
   return passes_.contains(PassKey(absl::StrCat(rate), absl::StrCat(last_rate), absl::StrCat(in_flight)));
+}
+
+double RecordFiles::ServedRate(double rate, double last_rate, int32_t in_flight) const {
+  const Pass& pass =
+      passes_.at(PassKey(absl::StrCat(rate), absl::StrCat(last_rate), absl::StrCat(in_flight)));
+  const double span_s = pass.last_end_s - pass.first_arrival_s;
+  return span_s > 0 ? pass.served / span_s : 0;
 }
 
 absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records) {
@@ -148,7 +182,8 @@ absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records) {
   for (const RunRecord& record : records) {
     lines += RunJsonLine(context_, record, hashes_.insert(OutputHash(record.ids)).second);
     rows += RunCsvLine(context_, record);
-    runs_.emplace(record.workload, record.run_index);
+    double& run_s = runs_[{record.workload, record.run_index}];
+    run_s = std::max(run_s, record.total_s);
   }
   const std::string csv = folder_ + "/" + kRuns;
   if (!fs::exists(csv)) rows = RunCsvHeader() + rows;
@@ -156,16 +191,41 @@ absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records) {
   return status.ok() ? AppendGzip(csv, rows) : status;
 }
 
-absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records) {
+absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records,
+                                  const nlohmann::ordered_json& figures) {
   std::string rows;
   for (const ArrivalRecord& record : records) {
     rows += ArrivalCsvLine(context_, record);
-    passes_.insert(
-        PassKey(absl::StrCat(record.rate), absl::StrCat(record.last_rate), absl::StrCat(record.in_flight)));
+    const std::optional<double> latency_s =
+        record.completion_tokens > 0 ? std::optional(record.end_s - record.arrival_s) : std::nullopt;
+    passes_[PassKey(absl::StrCat(record.rate), absl::StrCat(record.last_rate),
+                    absl::StrCat(record.in_flight))]
+        .Add(record.arrival_s, latency_s);
   }
+  const ArrivalRecord& first = records.front();
+  nlohmann::ordered_json line{{"schema", kRecordSchema},
+                              {"bench_id", context_.bench_id},
+                              {"sweep_id", first.sweep_id},
+                              {"engine", context_.engine},
+                              {"engine_params", context_.engine_params},
+                              {"device_name", context_.device_name},
+                              {"rate", first.rate},
+                              {"last_rate", first.last_rate},
+                              {"in_flight", first.in_flight},
+                              {"requests", first.requests}};
+  line.update(figures);
   const std::string csv = folder_ + "/" + kArrivals;
   if (!fs::exists(csv)) rows = ArrivalCsvHeader() + rows;
-  return AppendGzip(csv, rows);
+  absl::Status status = AppendGzip(folder_ + "/" + kPassLines, line.dump() + "\n");
+  return status.ok() ? AppendGzip(csv, rows) : status;
+}
+
+void RecordFiles::Pass::Add(double arrival_s, std::optional<double> latency_s) {
+  first_arrival_s = requests == 0 ? arrival_s : std::min(first_arrival_s, arrival_s);
+  ++requests;
+  if (!latency_s.has_value()) return;
+  ++served;
+  last_end_s = std::max(last_end_s, arrival_s + *latency_s);
 }
 
 }  // namespace ridge::bench

@@ -1,13 +1,14 @@
-// The files of a measurement: runs.csv.gz, runs.jsonl.gz and arrivals.csv.gz in one folder. They grow run by
-// run, so that a sweep that broke off goes on where it stopped: what is complete in the files is not measured
-// again.
+// The files of a measurement in one folder: runs.csv.gz, runs.jsonl.gz, arrivals.csv.gz, and passes.jsonl.gz
+// with what each pass over a trace came to. They grow run by run, so that a sweep that broke off goes on
+// where it stopped: what is complete in the files is not measured again.
 //
 // A run is written whole or not at all: its lines reach the files in one write each after the last sequence
 // has ended, the CSV last. Not thread-safe.
 #pragma once
 
 #include <cstdint>
-#include <set>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "absl/types/span.h"
 #include "bench/records/arrival_record.h"
 #include "bench/records/run_record.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace ridge::bench {
 
@@ -28,13 +30,18 @@ class RecordFiles {
 
   // Whether the run is there, of this engine with these parameters.
   bool HasRun(const std::string& workload, int run_index) const;
+  // What the recorded runs of a workload took together, warm-ups too.
+  double SecondsOf(const std::string& workload) const;
+
   // A pass over a workload, by how its requests came.
   bool HasPass(double rate, double last_rate, int32_t in_flight) const;
+  // Served requests a second of a pass that is there, from the first arrival to the last one's end.
+  double ServedRate(double rate, double last_rate, int32_t in_flight) const;
 
   // The sequences of one run.
   absl::Status AddRun(absl::Span<const RunRecord> records);
-  // The requests of one pass over a trace.
-  absl::Status AddPass(absl::Span<const ArrivalRecord> records);
+  // The requests of one pass over a trace, and its figures by name.
+  absl::Status AddPass(absl::Span<const ArrivalRecord> records, const nlohmann::ordered_json& figures);
 
  private:
   RecordFiles(std::string folder, RunContext context);
@@ -43,9 +50,16 @@ class RecordFiles {
 
   std::string folder_;
   RunContext context_;
-  std::set<std::pair<std::string, int>> runs_;  // workload, index
-  std::set<std::string> passes_;                // PassKey
-  absl::flat_hash_set<std::string> hashes_;     // of the outputs whose ids are written
+  // Of a pass; times as in ArrivalRecord.
+  struct Pass {
+    double first_arrival_s = 0, last_end_s = 0;
+    int32_t requests = 0, served = 0;
+    void Add(double arrival_s, std::optional<double> latency_s);
+  };
+
+  std::map<std::pair<std::string, int>, double> runs_;  // workload, index: seconds
+  std::map<std::string, Pass> passes_;                  // by PassKey
+  absl::flat_hash_set<std::string> hashes_;             // of the outputs whose ids are written
 };
 
 }  // namespace ridge::bench

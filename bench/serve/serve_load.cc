@@ -1,13 +1,13 @@
 #include "bench/serve/serve_load.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "bench/measure/grpc_target.h"
 #include "bench/records/gzip_file.h"
 #include "common/hash.h"
 #include "common/status.h"
 
 namespace ridge::bench {
+
 absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, std::ostream& progress) {
   GrpcTarget target({config.target, config.connections, config.request_timeout});
   const absl::StatusOr<v1::GetModelResponse> model = target.GetModel();
@@ -31,15 +31,9 @@ absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, st
   absl::StatusOr<RecordFiles> records =
       RecordFiles::Open(absl::StrCat(config.out, "/", config.engine), context);
   if (!records.ok()) return records.status();
-  const Subject subject{&target, &prompts, &*records, 0, {}, "", &progress};
+  const Subject subject{&target, &prompts, &*records, 0, {}, "", {}, &progress};
   progress << model->name() << " on " << model->device() << " at " << config.target << std::endl;
-  if (!config.search_goodput) return RunPasses(subject, flags);
-  const absl::StatusOr<double> rate = SearchGoodput(subject, flags.pass, config.first_rate, config.limits);
-  if (!rate.ok()) return rate.status();
-  progress << absl::StrFormat("goodput: %.2f requests/s with p99 TTFT <= %g ms and p99 ITL <= %g ms", *rate,
-                              config.limits.ttft_p99_s * 1e3, config.limits.itl_p99_s * 1e3)
-           << std::endl;
-  return absl::OkStatus();
+  return RunPasses(subject, flags);
 }
 
 }  // namespace ridge::bench

@@ -18,9 +18,6 @@ struct ServeLoadConfig {
   std::string out;          // a folder in it, called as the engine, holds the records; required
   std::string engine;       // what the records call it
   std::string commit;
-  bool search_goodput = false;  // instead of the passes
-  double first_rate = 1;        // of the search
-  GoodputLimits limits;
 };
 
 // Errors name the flag.

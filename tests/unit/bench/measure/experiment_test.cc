@@ -63,7 +63,7 @@ class ExperimentTest : public ::testing::Test {
   ~ExperimentTest() override { std::filesystem::remove_all(folder_); }
 
   void Open() { records_.emplace(*RecordFiles::Open(folder_, context_)); }
-  Subject SubjectOf(Target* target) { return {target, &prompts_, &*records_, 32, {}, "", &progress_}; }
+  Subject SubjectOf(Target* target) { return {target, &prompts_, &*records_, 32, {}, "", {}, &progress_}; }
 
   std::string folder_;
   RunContext context_;
@@ -86,6 +86,23 @@ TEST_F(ExperimentTest, ClosedRunsWarmUpFirstAndGoOnWhereTheyStopped) {
   EXPECT_THAT(target.sizes, ElementsAre(1, 1, 1, 2, 2, 2, 1, 2));  // the third run of each
 }
 
+TEST_F(ExperimentTest, LongRunsAreMadeLessOften) {
+  EvenTarget target(0.1, 0.01);  // 0.13 s a run
+  ClosedOptions options{{UniformDraw(16, 4, 1)}, 2, 5, 0.5};
+  ASSERT_TRUE(RunClosed(SubjectOf(&target), options).ok());
+  EXPECT_EQ(target.sizes.size(), 4);  // a warm-up took its quarter, three runs the rest
+  EXPECT_FALSE(records_->HasRun("p16-x1", -1));
+  Open();
+  ASSERT_TRUE(RunClosed(SubjectOf(&target), options).ok());
+  EXPECT_EQ(target.sizes.size(), 4);
+  options = {{UniformDraw(64, 4, 1)}, 2, 5, 0.01};
+  ASSERT_TRUE(RunClosed(SubjectOf(&target), options).ok());
+  EXPECT_EQ(target.sizes.size(), 6);  // one of each however long they take
+  options = {{UniformDraw(256, 4, 2), UniformDraw(256, 4, 3)}, 2, 1, 0, 2};
+  ASSERT_TRUE(RunClosed(SubjectOf(&target), options).ok());
+  EXPECT_EQ(target.sizes.size(), 10);  // none to warm up three
+}
+
 TEST_F(ExperimentTest, AClosedRunInWhichARequestFailsIsNotRecorded) {
   EvenTarget target(0.1, 0.01);
   target.end = "UNAVAILABLE";
@@ -104,6 +121,8 @@ TEST_F(ExperimentTest, RatesEndWhereTheTargetFallsBehind) {
   EXPECT_TRUE(records_->HasPass(1, 0, 0));
   EXPECT_TRUE(records_->HasPass(1000, 0, 0));
   EXPECT_FALSE(records_->HasPass(2000, 0, 0));
+  ASSERT_TRUE(RunRates(SubjectOf(&target), options, {1, 2, 1000, 2000}, 0.8).ok());
+  EXPECT_EQ(target.sizes.size(), 3);  // a sweep that ended has ended
 }
 
 TEST_F(ExperimentTest, LateSendsInvalidateAPass) {
@@ -154,9 +173,16 @@ TEST_F(ExperimentTest, GoodputIsTheHighestRateThatMeetsTheLimits) {
   EXPECT_LT(*rate, 37 * 1.1);  // the draw's own rate is not exactly the offered one
 }
 
-TEST_F(ExperimentTest, GoodputIsNothingWhereTheFirstRateIsTooMuch) {
+TEST_F(ExperimentTest, GoodputIsFoundBelowTheFirstRateToo) {
   LimitedTarget target;
-  EXPECT_EQ(*SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 100, {}), 0);
+  const double rate = *SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 300, {});
+  EXPECT_GT(rate, 37 / 1.1);
+  EXPECT_LT(rate, 37 * 1.1);
+}
+
+TEST_F(ExperimentTest, GoodputIsNothingWhereEvenASmallRateIsTooMuch) {
+  LimitedTarget target;
+  EXPECT_EQ(*SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 10000, {}), 0);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "bench/records/gzip_file.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace ridge::bench {
 namespace {
@@ -45,20 +46,44 @@ TEST_F(RecordFilesTest, KnowsWhatIsThereWhenOpenedAgain) {
     RecordFiles files = *RecordFiles::Open(folder_, context_);
     EXPECT_FALSE(files.HasRun("p16-x1", 0));
     ASSERT_TRUE(files.AddRun({Run("p16-x1", 0, {1, 2})}).ok());
-    ArrivalRecord arrival;
-    arrival.rate = 0.5;
-    ASSERT_TRUE(files.AddPass({arrival, arrival}).ok());
+    ArrivalRecord first, last;
+    first.rate = last.rate = 0.5;
+    first.arrival_s = 1;
+    first.end_s = 3;
+    first.completion_tokens = 2;
+    last.arrival_s = 2;
+    last.end_s = 5;
+    last.completion_tokens = 2;
+    ASSERT_TRUE(files.AddPass({first, last}, {{"served", 2}}).ok());
+    EXPECT_DOUBLE_EQ(files.ServedRate(0.5, 0, 0), 0.5);  // two from 1 to 5 s
   }
   RecordFiles files = *RecordFiles::Open(folder_, context_);
   EXPECT_TRUE(files.HasRun("p16-x1", 0));
   EXPECT_FALSE(files.HasRun("p16-x1", 1));
   EXPECT_FALSE(files.HasRun("p64-x1", 0));
   EXPECT_TRUE(files.HasPass(0.5, 0, 0));
+  EXPECT_DOUBLE_EQ(files.ServedRate(0.5, 0, 0), 0.5);
+  const auto pass = nlohmann::json::parse(*ReadGzip(absl::StrCat(folder_, "/passes.jsonl.gz")));
+  EXPECT_EQ(pass["rate"], 0.5);
+  EXPECT_EQ(pass["served"], 2);
   EXPECT_FALSE(files.HasPass(1, 0, 0));
   EXPECT_FALSE(files.HasPass(0.5, 0, 8));
 
   context_.engine = "naive";  // another engine has its own runs in the same files
   EXPECT_FALSE(RecordFiles::Open(folder_, context_)->HasRun("p16-x1", 0));
+}
+
+TEST_F(RecordFilesTest, AWorkloadTookWhatItsRunsTookEachToItsLastSequence) {
+  RunRecord first = Run("p16-x2", -1, {1}), second = first, third = Run("p16-x2", 0, {1});
+  first.total_s = 2;
+  second.total_s = 3;
+  third.total_s = 4;
+  RecordFiles files = *RecordFiles::Open(folder_, context_);
+  ASSERT_TRUE(files.AddRun({first, second}).ok());
+  ASSERT_TRUE(files.AddRun({third}).ok());
+  EXPECT_DOUBLE_EQ(files.SecondsOf("p16-x2"), 7);
+  EXPECT_DOUBLE_EQ(files.SecondsOf("p16-x1"), 0);
+  EXPECT_DOUBLE_EQ(RecordFiles::Open(folder_, context_)->SecondsOf("p16-x2"), 7);
 }
 
 TEST_F(RecordFilesTest, WritesTheIdsOfEqualOutputsOnce) {

@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# Measures the ladder: closed runs, arrival sweeps, controls and goodput of every engine, and what a pass costs. What broke off goes on
+# where it stopped. bench/plot.py, bench/report.py and bench/story.py make pages of what it leaves.
+#
+# usage: bench/ladder.sh --model MODEL --out DIR [--device auto] [--size gpu|cpu|quick] [--part all|a|b] [--services yes|no]
+#                        [--bin DIR] [--commit NAME] [--expect-device NAME]
+#   --size      gpu: the series' sizes; cpu: a small model's on a CPU; quick: one of each, to see that everything works
+#   --part      a and b are about half each and may run at the same time on two cards, into two folders
+#   --services  goodput through ridge-worker and ridge-router (yes) or of engines in this process (no: simulated cards on a virtual clock)
+#   --bin       where ridge-bench, ridge-worker and ridge-router lie   (build/release/bin)
+#   --out       DIR/ENGINE; DIR/controls/NAME/ENGINE and DIR/goodput/ENGINE; DIR/overhead-PART.md
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+model="" out="" device=auto size=gpu part=all services="" bin="$root/build/release/bin" commit="" expect_device=""
+
+die() {
+  echo "ladder.sh: $*" >&2
+  exit 1
+}
+
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --model | --out | --device | --size | --part | --services | --bin | --commit | --expect-device) [ $# -ge 2 ] || die "$1 needs a value" ;;
+    *) die "unknown argument $1; see the head of this file" ;;
+  esac
+  name="${1#--}"
+  declare "${name//-/_}=$2"
+  shift 2
+done
+[ -n "$model" ] || die "--model is required"
+[ -n "$out" ] || die "--out is required"
+[ -x "$bin/ridge-bench" ] || die "--bin: $bin/ridge-bench is not there; build first"
+[[ $part =~ ^(all|a|b)$ ]] || die "--part: $part is none of all, a, b"
+if [ -z "$services" ]; then [[ $device == simulated:* ]] && services=no || services=yes; fi
+
+nine="naive cached batched continuous paged chunked fused flash ridge" batched="batched continuous paged chunked fused flash ridge"
+workload="" singles="naive cached" sweeps=$batched least_served=0.9
+case "$size" in
+  gpu)
+    runs=(--runs=5 --warmup=2 --most_time=4s --largest_warmed=256) single_time=40s prompts=p16,p64,p256,p1024,p4096 batch_prompt=p256
+    sizes=1,2,4,8,16,32,64,128,256,512,1024 mixed=8,32 rates=8,16,32,64,128,256 cached_rates=32,64,128,256 requests=400 context=4352
+    budgets="128 256 512 1024" budget_rate=16 budget_requests=100 pool=512MiB first_rate=32 goodput_requests=400
+    ;;
+  cpu)
+    runs=(--runs=3 --warmup=1 --most_time=8s --new_tokens=32) single_time=8s prompts=p16,p64,p256,p1024 batch_prompt=p64
+    sizes=2,4,8,16 mixed="" rates=1,2,4 least_served=0.5 requests=24 context=1088 workload="$root/bench/traces/mixed-cpu-24.jsonl"
+    budgets="" pool="" first_rate="" singles=$nine sweeps="batched continuous chunked ridge"
+    ;;
+  quick)
+    runs=(--runs=1 --warmup=0 --new_tokens=8) single_time=0s prompts=p16,p256 batch_prompt=p64
+    sizes=1,4 mixed=4 rates=20,40 cached_rates=20 requests=8 context=4352
+    budgets="128 512" budget_rate=20 budget_requests=8 pool=64MiB first_rate=2 goodput_requests=8
+    ;;
+  *) die "--size: $size is none of gpu, cpu, quick" ;;
+esac
+
+common=("--model=$model" "--device=$device" "--source=$root/bench/traces/prompt_source.txt" "--commit=$commit" "--expect_device=$expect_device")
+mkdir -p "$out/done"
+
+# task NAME COMMAND...: runs a command, unless it was run to its end before.
+task() {
+  local name=$1 begin=$SECONDS
+  shift
+  [ -e "$out/done/$name" ] && return
+  echo "== $name (at $SECONDS s)"
+  "$@"
+  echo "== $name took $((SECONDS - begin)) s"
+  touch "$out/done/$name"
+}
+
+bench() { "$bin/ridge-bench" "$@"; }
+
+single() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$prompts "${runs[@]}" --max_batch=1 --most_time=$single_time; }
+batches() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$batch_prompt --batch_size=$sizes "${runs[@]}"; }
+mixed() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=none --mixed=$mixed --max_batch=32 --max_context=$context "${runs[@]}"; }
+arrivals() {
+  bench arrivals "${common[@]}" --out="$out" --engine="$1" --rates=$rates --requests=$requests --workload="$workload" \
+    --least_served=$least_served --max_context=$context
+}
+prefix_cache() {
+  bench arrivals "${common[@]}" --out="$out/controls/prefix-cache" --engine=ridge --prefix_cache=on --rates="$cached_rates" \
+    --requests=$requests --least_served=0.9 --max_context=$context
+}
+chunk_budget() {  # ENGINE TOKENS
+  bench arrivals "${common[@]}" --out="$out/controls/chunk-$2" --engine="$1" --chunk_tokens="$2" --rates=$budget_rate \
+    --requests=$budget_requests --max_context=$context
+}
+capped_pool() {
+  bench closed "${common[@]}" --out="$out/controls/pool-$pool" --engine="$1" --prompts=none --mixed=64 --max_batch=32 \
+    --kv_cache_bytes=$pool --max_context=$context --runs=1 --warmup=1
+}
+slots() {  # ENGINE SLOTS
+  bench closed "${common[@]}" --out="$out/controls/slots-$2" --engine="$1" --prompts=none --mixed=64 --max_batch="$2" \
+    --max_context=$context --runs=1 --warmup=1
+}
+overhead() { bench overhead "${common[@]}" --engine=cached,ridge | tee "$out/overhead-$part.md"; }
+
+
+# Goodput: the highest rate of the mixed draw that meets the limits, prefix cache off. A search that broke off begins anew.
+goodput() {
+  local at="--goodput --first_rate=$first_rate --requests=$goodput_requests --commit=$commit --source=$root/bench/traces/prompt_source.txt"
+  rm -rf "$out/goodput/$1"
+  if [ "$services" = no ]; then
+    bench arrivals "${common[@]}" --out="$out/goodput" --engine="$1" --max_batch=64 $at
+    return
+  fi
+  start ridge-worker --model="$model" --device="$device" --engine="$1" --prefix_cache=off --max_batch=64
+  local worker=$port
+  start ridge-router --workers="127.0.0.1:$worker"
+  bench serve-load --target="127.0.0.1:$port" --called="$1" --out="$out/goodput" $at
+  stop_services
+}
+
+port=$([ "$part" = b ] && echo 50180 || echo 50120)
+started=()
+
+# start PROGRAM FLAG...: on $port, and its metrics on the next one; waits until it is ready, half a minute at most.
+start() {
+  local program=$1 i line
+  shift
+  port=$((port + 2))
+  "$bin/$program" --listen="127.0.0.1:$port" --metrics_port=$((port + 1)) --log_level=warning "$@" &
+  started+=($!)
+  for ((i = 0; i < 300; i++)); do
+    kill -0 "${started[-1]}" 2>/dev/null || die "$program ended before it was ready"
+    if { exec 3<>"/dev/tcp/127.0.0.1/$((port + 1))"; } 2>/dev/null; then
+      printf 'GET /readyz HTTP/1.0\r\n\r\n' >&3
+      read -r line <&3 || true
+      exec 3>&-
+      if [[ ${line:-} == *" 200 "* ]]; then return; fi
+    fi
+    sleep 0.1
+  done
+  die "$program is not ready after 30 s"
+}
+
+stop_services() {
+  local pid
+  for pid in "${started[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
+  for pid in "${started[@]}"; do wait "$pid" 2>/dev/null || true; done
+  started=()
+}
+trap stop_services EXIT
+
+# in_part PART NAME COMMAND...: a task of one of the halves.
+in_part() {
+  local half=$1
+  shift
+  if [ "$part" = all ] || [ "$part" = "$half" ]; then task "$@"; fi
+}
+
+# Which half measures an engine's batches and arrivals.
+declare -A half=([naive]=a [cached]=b [batched]=a [continuous]=b [paged]=a [chunked]=b [fused]=a [flash]=b [ridge]=b)
+
+in_part a overhead overhead
+for engine in $singles; do in_part "${half[$engine]}" "single-$engine" single "$engine"; done
+for engine in $batched; do in_part "${half[$engine]}" "batches-$engine" batches "$engine"; done
+for engine in $sweeps; do in_part "${half[$engine]}" "arrivals-$engine" arrivals "$engine"; done
+if [ -n "$mixed" ]; then
+  for engine in $batched; do in_part "${half[$engine]}" "mixed-$engine" mixed "$engine"; done
+fi
+if [ -n "$first_rate" ]; then
+  for engine in flash ridge; do in_part b "goodput-$engine" goodput "$engine"; done
+  in_part a prefix-cache prefix_cache
+fi
+if [ -n "$pool" ]; then
+  for engine in continuous paged ridge; do in_part a "pool-$engine" capped_pool "$engine"; done
+  for count in 8 32; do
+    for engine in batched continuous ridge; do in_part a "slots-$count-$engine" slots "$engine" "$count"; done
+  done
+fi
+for tokens in $budgets; do
+  in_part a "chunk-$tokens" chunk_budget chunked "$tokens"
+done
+echo "== all done (at $SECONDS s)"
