@@ -38,8 +38,9 @@ struct AttentionItem {
   int32_t first_virtual;   // the tile's virtual rows
   int32_t num_virtual;
   int32_t num_keys;     // that the tile's last row sees
+  int32_t num_read;     // num_keys or more: the keys behind are read and computed, and left out
   int32_t table_row;    // row of block_tables (the slot)
-  int32_t chunk_begin;  // keys [chunk_begin, chunk_end) * kAttentionChunk
+  int32_t chunk_begin;  // of the keys that are read, [chunk_begin, chunk_end) * kAttentionChunk
   int32_t chunk_end;
   // Where the tile's keys are shared among items: the first item (chunk_begin 0) folds its chunks into
   // partial 0 of the tile, every other writes each of its chunks to one of its own; the item that ends last
@@ -86,7 +87,7 @@ size_t AttentionCounterBytes(int32_t max_shared_tiles, int32_t num_kv_heads);
 [[nodiscard]] cudaError_t LaunchAttentionSplit(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);
 
-// Items of one chunk and one row of a sequence (first_virtual 0), in up to `num_blocks` / num_kv_heads.
+// Items of one chunk and one row of a sequence (first_virtual 0, num_read num_keys), in up to `num_blocks` / num_kv_heads.
 // head_dim 64 or 128 only. Reads early what LaunchAttentionSplit reads early.
 [[nodiscard]] cudaError_t LaunchAttentionChunk(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);

@@ -32,11 +32,18 @@ void AttentionPlan::Build(const std::vector<AttentionRun>& runs, bool padded) {
     for (AttentionItem& item : split_) item.num_items = 0;
     return;
   }
-  // Large items have little beside their chunks; small ones let blocks end together.
   BuildShared(runs, INT32_MAX);
+  if (limits_.one_pass) return;
+  const int32_t chunks = BestChunksPerItem();
+  if (chunks < INT32_MAX) BuildShared(runs, chunks);
+}
+
+// How the unshared tiles in split_ are best cut: large items have little beside their chunks, small ones let
+// blocks end together.
+int32_t AttentionPlan::BestChunksPerItem() const {
   int32_t longest = 1;
   for (const AttentionItem& item : split_) longest = std::max(longest, item.chunk_end);
-  int32_t best = longest;
+  int32_t best = INT32_MAX;
   double best_us = SplitUs(longest);
   for (int32_t step = 1; step < longest; step *= 2) {
     for (const int32_t chunks : {step, step + step / 2}) {
@@ -46,14 +53,14 @@ void AttentionPlan::Build(const std::vector<AttentionRun>& runs, bool padded) {
       best_us = us;
     }
   }
-  if (best < longest) BuildShared(runs, best);
+  return best;
 }
 
 // Whether every decode row's chunks can have a block each, at once.
 bool AttentionPlan::FitsChunks(const std::vector<AttentionRun>& runs) const {
   int64_t chunks = 0;
   for (const AttentionRun& run : runs) {
-    if (run.num_rows != 1) return false;
+    if (run.num_rows != 1 || run.num_read > run.first_position + 1) return false;
     chunks += Chunks(run.first_position + 1);
   }
   return !runs.empty() && chunks * limits_.num_kv_heads <= limits_.chunk_blocks &&
@@ -118,7 +125,8 @@ AttentionItem AttentionPlan::MakeItem(const AttentionRun& run, int32_t first_vir
   item.num_virtual = std::min(tile_rows, run.num_rows * Group() - first_virtual);
   item.table_row = run.slot;
   item.num_keys = run.first_position + (first_virtual + item.num_virtual - 1) / Group() + 1;
-  item.chunk_end = Chunks(item.num_keys);
+  item.num_read = std::max(item.num_keys, run.num_read);
+  item.chunk_end = Chunks(item.num_read);
   item.num_partials = 1;
   item.num_items = 1;
   return item;

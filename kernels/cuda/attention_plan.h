@@ -15,7 +15,8 @@ struct AttentionRun {
   int32_t first_row;  // in the step
   int32_t num_rows;
   int32_t first_position;
-  int32_t slot;  // row of the block tables
+  int32_t slot;          // row of the block tables
+  int32_t num_read = 0;  // keys that are read where that is more than its last row sees: attention of a rectangle
 };
 
 // What a step's attention consists of.
@@ -35,6 +36,7 @@ struct AttentionPlanLimits {
   int32_t max_shared_tiles;  // likewise
   int32_t chunk_blocks = 0;  // of LaunchAttentionChunk, all resident at once; 0 where it cannot run
   int32_t max_unmerged = 0;  // chunks of a step's only row that the matmul behind folds
+  bool one_pass = false;     // a block walks all keys of its tile, whether that is wise or not
 };
 
 // Not thread-safe; keep one and reuse it, its memory stays.
@@ -61,6 +63,7 @@ class AttentionPlan {
 
  private:
   bool FitsChunks(const std::vector<AttentionRun>& runs) const;
+  int32_t BestChunksPerItem() const;
   int32_t Group() const { return limits_.num_heads / limits_.num_kv_heads; }
   bool IsLong(const AttentionRun& run) const;
   bool PrefersPrefill(const std::vector<AttentionRun>& runs) const;

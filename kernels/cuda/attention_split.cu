@@ -85,7 +85,7 @@ class ChunkWalk {
             static_cast<int64_t>(static_cast<unsigned>(work_) % kv_heads) * kKvBlockTokens * args_.head_dim,
             item.chunk_begin,
             item.chunk_end,
-            (item.num_keys + kKvBlockTokens - 1) / kKvBlockTokens,
+            (item.num_read + kKvBlockTokens - 1) / kKvBlockTokens,
             item.first_position};
   }
 
@@ -266,8 +266,7 @@ class SplitTile {
         ring_(*ring),
         warp_(static_cast<int>(warp)),
         lane_(lane),
-        c_(ScoreScale(args.head_dim)),
-        num_keys_(item.num_keys) {
+        c_(ScoreScale(args.head_dim)) {
     const LaneRows rows = MakeLaneRows(args, item, item.first_virtual, kv_head, lane);
     positions_[0] = rows.position[0];
     positions_[1] = rows.position[1];
@@ -304,9 +303,11 @@ class SplitTile {
  private:
   __device__ void RunChunk(int first_key, ChunkState<S::kOutTiles>* state) {
     turn_ = 1 - turn_;
-    const int tiles = min(kTiles, (num_keys_ - first_key + kTile - 1) / kTile);
+    // A chunk that no row sees is computed like the others, and leaves the maximum that Fold takes for nothing.
+    const int num_keys = first_key < item_.num_keys ? item_.num_keys : item_.num_read;
+    const int tiles = min(kTiles, (num_keys - first_key + kTile - 1) / kTile);
     FragmentC scores[kWarpKeys / 8];
-    ComputeScores(first_key + warp_ * kWarpKeys, scores);
+    ComputeScores(first_key + warp_ * kWarpKeys, num_keys, scores);
     __syncthreads();  // the maxima are there
     float max[2] = {-INFINITY, -INFINITY};
     for (int tile = 0; tile <= warp_ / kWarpsPerTile; ++tile) TakeTileMaxima(tile, max);
@@ -341,13 +342,13 @@ class SplitTile {
   }
 
   // The scores of this warp's keys, masked, and their maxima to shared memory.
-  __device__ void ComputeScores(int first_key, FragmentC (&scores)[kWarpKeys / 8]) {
+  __device__ void ComputeScores(int first_key, int num_keys, FragmentC (&scores)[kWarpKeys / 8]) {
 #pragma unroll
     for (int i = 0; i < kWarpKeys / 8; ++i) scores[i] = {};
 #pragma unroll
     for (int unit = 0; unit < kKeyUnits; unit += 2) {
       ring_.template Wait<2>();
-      if (first_key + unit * kUnitKeys < num_keys_) {
+      if (first_key + unit * kUnitKeys < num_keys) {
 #pragma unroll
         for (int step = 0; step < S::kSteps; ++step) {
           if (!S::kExact && step * 16 >= args_.head_dim) break;
@@ -407,7 +408,6 @@ class SplitTile {
   const int warp_;
   const unsigned lane_;
   const float c_;
-  const int num_keys_;
   int positions_[2];  // of this lane's rows
   int turn_ = 0;      // of shared_.maxima
 };

@@ -157,6 +157,7 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     int sequence;
     int begin;
     int end;
+    int num_read = 0;
   };
   std::vector<Half> Run(const std::vector<Part>& parts, Cut cut) {
     const auto [heads, kv_heads, d] = GetParam();
@@ -167,7 +168,7 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     for (const Part& part : parts) {
       const auto& from = queries_[part.sequence];
       q.insert(q.end(), from.begin() + part.begin * row_size, from.begin() + part.end * row_size);
-      runs.push_back({rows, part.end - part.begin, part.begin, part.sequence});
+      runs.push_back({rows, part.end - part.begin, part.begin, part.sequence, part.num_read});
       rows += part.end - part.begin;
     }
     AttentionPlan plan(Limits(GetParam(), cut == Cut::kPrefill));
@@ -312,6 +313,18 @@ TEST_P(AttentionTest, OtherRowsOfTheStepChangeNoBit) {
       EXPECT_EQ(std::vector<Half>(together.begin() + at, together.begin() + at + alone.size()), alone)
           << "sequence " << part.sequence << ", cut " << static_cast<int>(cut);
       at += alone.size();
+    }
+  }
+}
+
+// Rows of a rectangle read what they do not see, as far as their sequences have blocks.
+TEST_P(AttentionTest, KeysThatAreReadBehindARowChangeNoBit) {
+  SetUpSequences({1500, 800, 1500});
+  for (const int row : {0, 3, 63, 64, 100, 255, 256, 300, 777}) {
+    const std::vector<Half> out = Run({{0, row, row + 1}, {1, row, row + 1}, {2, 700, 701}}, Cut::kSplitWhole);
+    for (const Cut cut : {Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs}) {
+      EXPECT_EQ(Run({{0, row, row + 1, 1500}, {1, row, row + 1, 800}, {2, 700, 701, 1500}}, cut), out)
+          << row << ", cut " << static_cast<int>(cut);
     }
   }
 }

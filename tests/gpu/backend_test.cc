@@ -276,8 +276,10 @@ TEST(CudaEngine, TokensAndLogprobsDependOnTheRequestAlone) {
   const std::vector<same_tokens::Request> requests =
       same_tokens::RequestMaker(source->config().vocab_size).Make(count != nullptr ? std::atoi(count) : 200);
   const auto make = [&](const same_tokens::Setting& setting) {
-    const bool graphs = setting.policy.launch == LaunchPolicy::kGraph;
-    std::unique_ptr<CudaBackend> backend = CudaBackend::Create(*source, {.graphs = graphs}).value();
+    CudaOptions options;
+    options.graphs = setting.policy.launch == LaunchPolicy::kGraph;
+    options.split_attention = setting.policy.attention == AttentionPolicy::kSplit;
+    std::unique_ptr<CudaBackend> backend = CudaBackend::Create(*source, options).value();
     EXPECT_TRUE(backend->Reserve(setting.num_blocks, {setting.max_running, setting.step_tokens}).ok());
     return backend;
   };
@@ -316,6 +318,53 @@ TEST_P(CudaBackendTest, PaddedRowsAreCountedAndChangeNothing) {
     const StepResult wide = driver.Run(false, {.rows = 2, .width = 40, .slots = {0}});
     EXPECT_EQ(wide.outputs[0].token, next.outputs[0].token);
     EXPECT_EQ(wide.kv_positions, 2 * 40);
+  }
+}
+
+// What a rectangle reads besides, one pass or split, in graphs and on the stream.
+TEST_P(CudaBackendTest, OnePassAndRectanglesChangeNoBit) {
+  const int32_t prompt = std::min(300, source_->config().context_length / 2);
+  std::vector<TokenId> tokens(static_cast<size_t>(prompt));
+  std::mt19937 random(12);
+  for (TokenId& token : tokens)
+    token = static_cast<TokenId>(random() % static_cast<uint32_t>(source_->config().vocab_size));
+  std::vector<StepResult> expected;
+  for (const bool split : {true, false}) {
+    for (const bool graphs : {false, true}) {
+      auto backend =
+          CudaBackend::Create(*source_, {.graphs = graphs, .split_attention = split}).value();
+      ASSERT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 8, .max_step_rows = kMaxRows}).ok());
+      for (const StepDriver::Padding padding : {StepDriver::Padding{}, {.rows = 3, .width = prompt + 6, .slots = {3}}}) {
+        StepDriver driver(backend.get(), kNumBlocks);
+        for (SlotId slot : {0, 1, 2}) {
+          driver.Attach(slot, {.logprobs = true});
+          driver.Reserve(slot, prompt + 6);
+          driver.AddRows(slot, {tokens.begin(), tokens.begin() + (slot + 1) * prompt / 3}, 1);
+        }
+        // A sequence that has ended and keeps its place.
+        driver.Attach(3, {});
+        driver.Reserve(3, prompt + 6);
+        driver.AddRows(3, {1, 2}, 1);
+        driver.Run();
+        std::vector<StepResult> results;
+        for (int step = 0; step < 6; ++step) {
+          for (SlotId slot : {0, 1, 2}) driver.AddDecodeRow(slot);
+          results.push_back(driver.Run(!graphs, padding));
+        }
+        if (expected.empty()) expected = results;
+        for (size_t i = 0; i < results.size(); ++i) {
+          for (size_t row = 0; row < 3; ++row) {
+            EXPECT_EQ(results[i].outputs[row].token, expected[i].outputs[row].token);
+            EXPECT_EQ(results[i].outputs[row].logprob, expected[i].outputs[row].logprob);
+          }
+          if (!graphs) {
+            EXPECT_TRUE(results[i].logits == expected[i].logits);
+          }
+        }
+        for (SlotId slot : {0, 1, 2, 3}) driver.Release(slot);
+        driver.Run();
+      }
+    }
   }
 }
 

@@ -184,7 +184,8 @@ absl::Status CudaBackend::Prepare(const BackendLimits& limits) {
   RIDGE_CHECK(forward_ == nullptr && limits.max_slots >= 1 && limits.max_step_rows >= 1);
   max_rows_ = limits.max_step_rows;
   absl::StatusOr<std::unique_ptr<CudaForward>> forward = TimedPhase("workspace", [&] {
-    return CudaForward::Create(config_, &weights_, cublas_.get(), device_, limits, stream_.get());
+    return CudaForward::Create(config_, &weights_, cublas_.get(), device_, limits, options_.split_attention,
+                               stream_.get());
   });
   if (!forward.ok()) return forward.status();
   forward_ = *std::move(forward);

@@ -42,13 +42,14 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const ModelConf
                                                                  const CudaWeights* weights, CublasLt* cublas,
                                                                  const cuda::DeviceInfo& device,
                                                                  const BackendLimits& limits,
-                                                                 cudaStream_t stream) {
+                                                                 bool split_attention, cudaStream_t stream) {
   std::unique_ptr<CudaForward> forward(new CudaForward(config, weights, cublas, device));
   absl::Status status = CudaStatus(cuda::PrepareMatmul(), "matmul");
   status.Update(CudaStatus(
       cuda::AttentionSplitBlocks(config.head_dim, device.num_sms, &forward->attention_limits_.split_blocks),
       "attention"));
-  forward->LimitChunks();
+  forward->attention_limits_.one_pass = !split_attention;
+  if (split_attention) forward->LimitChunks();
   if (status.ok()) status = forward->Allocate(limits, stream);
   if (!status.ok()) return status;
   return forward;

@@ -39,7 +39,7 @@ class CudaForward {
                                                              const CudaWeights* weights, CublasLt* cublas,
                                                              const kernels::cuda::DeviceInfo& device,
                                                              const BackendLimits& limits,
-                                                             cudaStream_t stream);
+                                                             bool split_attention, cudaStream_t stream);
 
   // The KV pool, zeroed; in place of what was there. Before the first Run; graphs that were captured before
   // are void.

@@ -114,6 +114,7 @@ void StepUpload::Build(const StepPlan& plan) {
   is_extended_ = false;
   ApplyChanges(plan);
   for (const Segment& segment : plan.segments) AddSegment(plan, segment);
+  AddPaddedRuns(plan);
   attention_.Build(runs_, plan.padded_rows > 0);
   is_decode_ = is_decode_ && attention_.prefill_items().empty();
 }
@@ -160,8 +161,20 @@ void StepUpload::AddSegment(const StepPlan& plan, const Segment& segment) {
     slots_.push_back(segment.slot);
   }
   AddOutputs(plan, segment, first_row, &slot);
-  runs_.push_back({first_row, segment.num_rows, segment.first_position, segment.slot});
+  const int32_t width = segment.first_row_from_slot ? plan.padded_width : 0;
+  RIDGE_CHECK(width <= slot.num_blocks * kBlockTokens);
+  runs_.push_back({first_row, segment.num_rows, segment.first_position, segment.slot, width});
   is_decode_ = is_decode_ && segment.num_rows == 1 && segment.num_outputs == 1;
+}
+
+// Of the padded rows that take the places of sequences that have ended.
+void StepUpload::AddPaddedRuns(const StepPlan& plan) {
+  RIDGE_CHECK(plan.padded_slots.size() <= static_cast<size_t>(plan.padded_rows));
+  int32_t row = num_rows();
+  for (SlotId slot : plan.padded_slots) {
+    RIDGE_CHECK(plan.padded_width >= 1 && plan.padded_width <= mirror_.at(slot).num_blocks * kBlockTokens);
+    runs_.push_back({row++, 1, plan.padded_width - 1, slot});
+  }
 }
 
 void StepUpload::AddOutputs(const StepPlan& plan, const Segment& segment, int32_t first_row,

@@ -84,6 +84,7 @@ class StepUpload {
   int64_t max_block_changes() const;
   void ApplyChanges(const StepPlan& plan);
   void AddSegment(const StepPlan& plan, const Segment& segment);
+  void AddPaddedRuns(const StepPlan& plan);
   void AddOutputs(const StepPlan& plan, const Segment& segment, int32_t first_row, SlotMirror::Slot* slot);
 
   const Limits limits_;

@@ -124,6 +124,19 @@ TEST(AttentionPlan, SharesNothingWhereTilesFillTheBlocksEvenly) {
   EXPECT_EQ(plan.split_items().size(), 200u);
 }
 
+TEST(AttentionPlan, InOnePassABlockWalksAllKeysOfATile) {
+  AttentionPlanLimits limits = Limits();
+  limits.one_pass = true;
+  AttentionPlan plan(limits);
+  for (const int count : {1, 32}) {
+    plan.Build(DecodeRuns(count, 4096));
+    EXPECT_EQ(plan.mode(), AttentionMode::kGeneral);
+    ASSERT_EQ(plan.split_items().size(), static_cast<size_t>(count));
+    EXPECT_EQ(plan.split_items()[0].chunk_end, 4096 / kAttentionChunk);
+    EXPECT_EQ(plan.split_items()[0].num_partials, 1);
+  }
+}
+
 TEST(AttentionPlan, BoundsTheItemsOfLongContexts) {
   AttentionPlan plan(Limits());
   plan.Build(DecodeRuns(5, 1 << 18));
@@ -172,6 +185,22 @@ TEST(AttentionPlan, FewDecodeRowsHaveABlockAChunk) {
   EXPECT_EQ(plan.mode(), AttentionMode::kGeneral);
   plan.Build({{0, 2, 100, 0}});
   EXPECT_EQ(plan.mode(), AttentionMode::kGeneral);
+}
+
+TEST(AttentionPlan, KeysThatAreReadBehindARowAreCutWithItsOwn) {
+  AttentionPlan plan(ChunkLimits());
+  const std::vector<AttentionRun> runs = {{0, 1, 99, 0, 3000}, {1, 1, 2999, 1, 3000}};
+  plan.Build(runs);
+  EXPECT_EQ(plan.mode(), AttentionMode::kGeneral);
+  ExpectCovers(plan, Limits(), runs);
+  int chunks = 0;
+  for (const AttentionItem& item : plan.split_items()) {
+    if (item.table_row != 0) continue;
+    EXPECT_EQ(item.num_keys, 100);
+    EXPECT_EQ(item.num_read, 3000);
+    chunks += item.chunk_end - item.chunk_begin;
+  }
+  EXPECT_EQ(chunks, (3000 + kAttentionChunk - 1) / kAttentionChunk);
 }
 
 TEST(AttentionPlan, TheChunksOfAnOnlyRowAreLeftToTheMatmulBehindUpToItsLimit) {

@@ -103,6 +103,30 @@ TEST_F(StepUploadTest, DecodeStepsTakeTheSlotsTokenAndAreFilledUpWithRowsOfNoSlo
   EXPECT_EQ(layout.block_change_count, 0);
 }
 
+TEST_F(StepUploadTest, RowsOfARectangleReadItsWidth) {
+  StepPlan prefill = MixedPlan();
+  prefill.attaches.push_back({6, {}});
+  for (const SlotId slot : {5, 6, 6}) prefill.appends.push_back({slot, 7 + slot});
+  upload_.Build(prefill);
+  StepPlan plan;
+  plan.segments = {{5, 1, 1, true, 0, 1}, {3, 20, 1, true, 0, 1}};
+  plan.padded_rows = 2;
+  plan.padded_width = 21;
+  plan.padded_slots = {6};  // the other padded row attends to nothing
+  upload_.Build(plan);
+  EXPECT_TRUE(upload_.is_decode());
+  const StepLayout layout = upload_.Write(4, 4, bytes_.data());
+  const auto items = Part<AttentionItem>(layout.split_items, layout.split_count);
+  ASSERT_EQ(items.size(), 3u);
+  const int32_t num_keys[] = {2, 21, 21}, tables[] = {5, 3, 6};
+  for (size_t i = 0; i < items.size(); ++i) {
+    EXPECT_EQ(items[i].first_row, static_cast<int32_t>(i));
+    EXPECT_EQ(items[i].num_keys, num_keys[i]);
+    EXPECT_EQ(items[i].num_read, 21);
+    EXPECT_EQ(items[i].table_row, tables[i]);
+  }
+}
+
 TEST_F(StepUploadTest, OutputsSayWhatIsScoredControlledAndReported) {
   StepPlan plan;
   SlotAttach penalised{1, {.temperature = 0.0f, .repetition_penalty = 1.5f}};
