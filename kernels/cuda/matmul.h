@@ -24,8 +24,10 @@ enum class MatmulOutput {
   kSwiGlu,    // gated[m][n / 2] = fp16(SiLU(gate) * up), W packed with RowPlacement::kGate and kUp
   kArgMax,  // best[m] = the largest PackCandidate (sampling_row.cuh) of W x, if larger than what is there; y
             // is not written
-  kRopeKv,  // queries to rope.q, keys and values to the pool, as rope_kv.h; W and bias placed as
-            // RowPlacement::kRotary says
+  kPartials,  // workspace[chunk][m][n] = a chunk's sums alone: for whoever reads y, to add them in ascending
+              // order, and then to what is there
+  kRopeKv,    // queries to rope.q, keys and values to the pool, as rope_kv.h; W and bias placed as
+              // RowPlacement::kRotary says
 };
 
 // One row of attention's output, as AttentionChunk left its chunks: folded, rounded, and then x.
@@ -40,7 +42,8 @@ struct UnmergedAttention {
 // Chunks that it may have.
 inline constexpr int32_t kMaxUnmerged = 8;
 
-// kArgMax's output is the decode and the resident kernel's alone.
+// kArgMax's output is that of the decode, the resident and the batch kernel alone, kPartials' the batch
+// kernel's.
 struct MatmulArgs {
   const Half* x;      // [m][k]; 16-byte aligned
   const Half* w;      // packed [n][k] (packing.h)
@@ -71,14 +74,15 @@ struct MatmulArgs {
 enum class MatmulKernel {
   kDecode,    // a warp a row tile and chunk; up to 32 rows of x
   kResident,  // a warp a row tile, all of x in shared memory; 17 to 32 rows
+  kBatch,     // a warp a row tile by sm_90a's instructions, x in shared memory; 17 to 64 rows
   kTiled,     // blocks of row tiles x tokens through a shared-memory pipeline
   kWgmma,     // the same by sm_90a's own instructions
 };
 
 struct MatmulPlan {
   MatmulKernel kernel;
-  int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kResident: 32; kTiled: 32, 64, 128;
-                       // kWgmma: 128)
+  int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kResident: 32; kBatch: 32, 64;
+                       // kTiled: 32, 64, 128; kWgmma: 128)
   int32_t row_tile;    // rows of W a block
   bool split_chunks;   // not kDecode: each block takes one chunk; their sums are added in ascending order
   int32_t blocks;
@@ -100,7 +104,11 @@ bool TakesUnmerged(const MatmulPlan& plan, int32_t k, int32_t head_dim);
 
 // Whether the plan's kernel can do kArgMax, and rows up to which some can.
 bool TakesArgMax(const MatmulPlan& plan);
-inline constexpr int32_t kMaxArgMaxRows = 32;
+inline constexpr int32_t kMaxArgMaxRows = 64;
+
+// Whether the plan's kernel can do kPartials, and how many chunks' sums it leaves.
+bool TakesPartials(const MatmulPlan& plan);
+int32_t NumChunks(int32_t k);
 
 // The card, as the heuristic sees it.
 struct MatmulDevice {
@@ -113,6 +121,10 @@ struct MatmulDevice {
 bool HasWgmma();
 
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device);
+
+// What a block of the batch kernel needs beside what it always has.
+inline constexpr int32_t kMatmulBatchStaticBytes = 1024;
+int32_t MatmulBatchSharedBytes(const MatmulPlan& plan, int32_t k);
 
 // Bounds of what a plan with split_chunks needs.
 int64_t MatmulWorkspaceBytes(const MatmulPlan& plan, int32_t m, int32_t n, int32_t k);
@@ -128,6 +140,7 @@ int32_t MatmulResidentSharedBytes(int32_t k);
 // Once before the first launch: lets kernels use the shared memory that they need.
 [[nodiscard]] cudaError_t PrepareMatmulDecode();
 [[nodiscard]] cudaError_t PrepareMatmulResident();
+[[nodiscard]] cudaError_t PrepareMatmulBatch();
 [[nodiscard]] cudaError_t PrepareMatmulTiled();
 [[nodiscard]] cudaError_t PrepareMatmulWgmma();
 [[nodiscard]] cudaError_t PrepareMatmul();  // all of them
@@ -136,6 +149,8 @@ int32_t MatmulResidentSharedBytes(int32_t k);
                                              cudaStream_t stream);
 [[nodiscard]] cudaError_t LaunchMatmulResident(const MatmulPlan& plan, const MatmulArgs& args,
                                                cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchMatmulBatch(const MatmulPlan& plan, const MatmulArgs& args,
+                                            cudaStream_t stream);
 [[nodiscard]] cudaError_t LaunchMatmulTiled(const MatmulPlan& plan, const MatmulArgs& args,
                                             cudaStream_t stream);
 

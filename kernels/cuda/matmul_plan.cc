@@ -12,10 +12,6 @@ namespace {
 constexpr int32_t kDecodeWarps = 8;
 constexpr int32_t kDecodeBlocksPerSm = 2;
 
-int32_t NumChunks(int32_t k) {
-  return static_cast<int32_t>((k + DotChunk(k) - 1) / DotChunk(k));
-}
-
 int32_t CeilDivide(int64_t a, int64_t b) {
   return static_cast<int32_t>((a + b - 1) / b);
 }
@@ -61,9 +57,45 @@ MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
   return plan;
 }
 
+// Whether W has enough tiles for blocks that have all of K.
+bool HasManyTiles(int32_t n, const MatmulDevice& device) {
+  return NumRowTiles(n) >= 4 * int64_t{device.num_sms};
+}
+
+MatmulPlan PlanBatch(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
+  constexpr int32_t kMostTiles = 12, kSplitTiles = 4;
+  MatmulPlan plan{};
+  plan.kernel = MatmulKernel::kBatch;
+  plan.token_tile = m <= 32 ? 32 : 64;
+  const int64_t tiles = NumRowTiles(n);
+  if (DotChunk(k) == 256 && HasManyTiles(n, device)) {
+    // As many rounds as full blocks need, then as few tiles as give these.
+    const int32_t rounds = CeilDivide(tiles, int64_t{kMostTiles} * device.num_sms);
+    plan.row_tile = CeilDivide(tiles, int64_t{rounds} * device.num_sms) * kTileRows;
+    plan.blocks = std::min(CeilDivide(n, plan.row_tile), device.num_sms);
+    return plan;
+  }
+  plan.row_tile = kSplitTiles * kTileRows;
+  plan.split_chunks = true;
+  plan.blocks = CeilDivide(tiles, kSplitTiles) * NumChunks(k);
+  // A cluster needs as many multiprocessors of one part of the card as its blocks fill.
+  if (NumChunks(k) > 1 && 4 * MatmulBatchSharedBytes(plan, k) <= device.shared_bytes_per_block)
+    plan.cluster = NumChunks(k);
+  return plan;
+}
+
 }  // namespace
 
+int32_t NumChunks(int32_t k) {
+  return static_cast<int32_t>((k + DotChunk(k) - 1) / DotChunk(k));
+}
+
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
+  if (m > 16 && m <= 64 && device.has_wgmma) {
+    const MatmulPlan plan = PlanBatch(m, n, k, device);
+    if (MatmulBatchSharedBytes(plan, k) <= device.shared_bytes_per_block - kMatmulBatchStaticBytes)
+      return plan;
+  }
   // Above 16 rows a block of the decode kernel has a multiprocessor for itself: good for one round, and where
   // K is short.
   if (m <= 16 || (m <= kMaxDecodeRows && NumRowTiles(n) <= device.num_sms && DotChunk(k) == 256)) {
@@ -71,14 +103,19 @@ MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& devic
     if (MatmulDecodeSharedBytes(plan, m, k) <= device.shared_bytes_per_block) return plan;
   }
   // With fewer than four tiles a multiprocessor there would be too little in flight.
-  if (m <= 32 && DotChunk(k) == 256 && NumRowTiles(n) >= 4 * int64_t{device.num_sms} &&
+  if (m <= 32 && DotChunk(k) == 256 && HasManyTiles(n, device) &&
       MatmulResidentSharedBytes(k) <= device.shared_bytes_per_block)
     return PlanResident(n, device);
   return PlanTiled(m, n, k, device);
 }
 
 bool TakesArgMax(const MatmulPlan& plan) {
-  return plan.kernel == MatmulKernel::kDecode || plan.kernel == MatmulKernel::kResident;
+  return plan.kernel == MatmulKernel::kDecode || plan.kernel == MatmulKernel::kResident ||
+         (plan.kernel == MatmulKernel::kBatch && !plan.split_chunks);
+}
+
+bool TakesPartials(const MatmulPlan& plan) {
+  return plan.kernel == MatmulKernel::kBatch && plan.split_chunks;
 }
 
 int64_t MatmulWorkspaceBytes(const MatmulPlan& plan, int32_t m, int32_t n, int32_t k) {
@@ -93,7 +130,7 @@ int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n) {
 }
 
 std::string MatmulPlan::ToString() const {
-  const char* names[] = {"decode", "resident", "tiled", "wgmma"};
+  const char* names[] = {"decode", "resident", "batch", "tiled", "wgmma"};
   char text[96];
   std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s", names[static_cast<int>(kernel)],
                 row_tile, token_tile, blocks,
@@ -104,8 +141,8 @@ std::string MatmulPlan::ToString() const {
 }
 
 cudaError_t PrepareMatmul() {
-  for (cudaError_t (*prepare)() :
-       {PrepareMatmulDecode, PrepareMatmulResident, PrepareMatmulTiled, PrepareMatmulWgmma}) {
+  for (cudaError_t (*prepare)() : {PrepareMatmulDecode, PrepareMatmulResident, PrepareMatmulBatch,
+                                   PrepareMatmulTiled, PrepareMatmulWgmma}) {
     if (cudaError_t error = prepare(); error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -117,6 +154,8 @@ cudaError_t LaunchMatmul(const MatmulPlan& plan, const MatmulArgs& args, cudaStr
       return LaunchMatmulDecode(plan, args, stream);
     case MatmulKernel::kResident:
       return LaunchMatmulResident(plan, args, stream);
+    case MatmulKernel::kBatch:
+      return LaunchMatmulBatch(plan, args, stream);
     case MatmulKernel::kTiled:
       return LaunchMatmulTiled(plan, args, stream);
     case MatmulKernel::kWgmma:

@@ -14,7 +14,6 @@
 #include "kernels/cuda/matmul_stage.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/packing.h"
-#include "kernels/cuda/sampling_row.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
@@ -25,28 +24,6 @@ constexpr int kMaxChunks = 8;
 constexpr int kTokens = 32, kTokenTiles = kTokens / 8;
 constexpr int kBeyond = 128;  // what is read behind the last row
 constexpr int kRowPad = 8;    // rows 16 bytes apart from a multiple of 128: no bank conflicts for ldmatrix
-
-// Until at most `pending` of this thread's groups of copies are in flight.
-__device__ void WaitForChunks(int pending) {
-  switch (pending) {
-    case 0:
-      return WaitForCopies<0>();
-    case 1:
-      return WaitForCopies<1>();
-    case 2:
-      return WaitForCopies<2>();
-    case 3:
-      return WaitForCopies<3>();
-    case 4:
-      return WaitForCopies<4>();
-    case 5:
-      return WaitForCopies<5>();
-    case 6:
-      return WaitForCopies<6>();
-    default:
-      return WaitForCopies<7>();
-  }
-}
 
 // A chunk's columns of all rows to x [kTokens][k + kRowPad]; zeros beyond the last row. One group of copies.
 __device__ void CopyChunk(const MatmulArgs& args, int chunk, uint32_t x) {
@@ -80,23 +57,6 @@ __device__ void MultiplyChunk(FragmentC (&c)[kTokenTiles], uint4 (&weights)[kBlo
     }
 #pragma unroll
     for (int j = i; j < i + 2; ++j) LoadStreamingIf(weights[j], next + j * kWarpThreads, j < next_steps);
-  }
-}
-
-// Takes a warp's tile into the block's best candidates.
-__device__ void TakeBest(const FragmentC (&sums)[kTokenTiles], int row, int n, int lane,
-                         unsigned long long* best) {
-#pragma unroll
-  for (int f = 0; f < 2 * kTokenTiles; ++f) {
-    const int token = f / 2 * 8 + lane % 4 * 2 + f % 2;
-    const float low = sums[f / 2].x[f % 2], high = sums[f / 2].x[f % 2 + 2];
-    unsigned long long candidate = max(row < n ? PackCandidate(low, row) : kNoCandidate,
-                                       row + 8 < n ? PackCandidate(high, row + 8) : kNoCandidate);
-    if (!__any_sync(0xFFFFFFFFu, candidate > best[token])) continue;  // soon the rule
-#pragma unroll
-    for (int width = 4; width < kWarpThreads; width *= 2)
-      candidate = max(candidate, __shfl_xor_sync(0xFFFFFFFFu, candidate, width));
-    if (lane < 4) atomicMax(best + token, candidate);
   }
 }
 
@@ -138,7 +98,7 @@ __global__ void __launch_bounds__(kResidentWarps* kWarpThreads, 1)
     for (FragmentC& fragment : total) fragment = {{kNoTotal, kNoTotal, kNoTotal, kNoTotal}};
     for (int chunk = 0; chunk < chunks; ++chunk) {
       if (first_round) {
-        WaitForChunks(chunks - 1 - chunk);
+        WaitForPending(chunks - 1 - chunk);
         __syncthreads();
       }
       const bool last = chunk + 1 == chunks;

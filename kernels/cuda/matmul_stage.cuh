@@ -10,6 +10,7 @@
 #include "kernels/cuda/matmul_output.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/packing.h"
+#include "kernels/cuda/sampling_row.cuh"
 
 namespace ridge::kernels::cuda {
 
@@ -103,6 +104,28 @@ class StageCopier {
   int tiles_left_, tokens_left_, weight_step_, token_step_, steps_;
 };
 
+// Until at most `pending` of this thread's groups of copies are in flight.
+__device__ inline void WaitForPending(int pending) {
+  switch (pending) {
+    case 0:
+      return WaitForCopies<0>();
+    case 1:
+      return WaitForCopies<1>();
+    case 2:
+      return WaitForCopies<2>();
+    case 3:
+      return WaitForCopies<3>();
+    case 4:
+      return WaitForCopies<4>();
+    case 5:
+      return WaitForCopies<5>();
+    case 6:
+      return WaitForCopies<6>();
+    default:
+      return WaitForCopies<7>();
+  }
+}
+
 // A lane's fragment of one k step of a row tile in a stage.
 __device__ inline FragmentA LoadStageA(uint32_t stage, int tile, int step, int lane) {
   FragmentA a;
@@ -194,6 +217,24 @@ __device__ inline void WriteRopeFragments(const MatmulArgs& args, const Fragment
     }
   }
   WriteRopeKv(args.rope, args.m, row, tokens, low, high);
+}
+
+// Takes a warp's tile into the block's best candidates, one a token.
+template <int kTokenTiles>
+__device__ inline void TakeBest(const FragmentC (&sums)[kTokenTiles], int row, int n, int lane,
+                                unsigned long long* best) {
+#pragma unroll
+  for (int f = 0; f < 2 * kTokenTiles; ++f) {
+    const int token = f / 2 * 8 + lane % 4 * 2 + f % 2;
+    const float low = sums[f / 2].x[f % 2], high = sums[f / 2].x[f % 2 + 2];
+    unsigned long long candidate = max(row < n ? PackCandidate(low, row) : kNoCandidate,
+                                       row + 8 < n ? PackCandidate(high, row + 8) : kNoCandidate);
+    if (!__any_sync(0xFFFFFFFFu, candidate > best[token])) continue;  // soon the rule
+#pragma unroll
+    for (int width = 4; width < kWarpThreads; width *= 2)
+      candidate = max(candidate, __shfl_xor_sync(0xFFFFFFFFu, candidate, width));
+    if (lane < 4) atomicMax(best + token, candidate);
+  }
 }
 
 // Writes a warp's finished sums; `row_of(f)` and `token_of(f)` say where a lane's fragment f begins, of which

@@ -1,8 +1,9 @@
 // out[r][i] = fp16(x[i] / sqrt(mean(x^2) + eps) * weight[i]) for x = row rows[r] of the residual stream.
 //
-// Geometry: a block of 256 threads a row. Alignment: x, weight 16 bytes, out 8 bytes, size a multiple of 16.
-// Shared memory: 1 KiB. Bytes: 4 size read (twice, the second time from L1), 2 size written a row, and the
-// weight. FLOPs: 4 size a row. Reference: reference::RmsNorm (the same bits).
+// Geometry: a block of 256 threads a row; of 512 where a matmul's chunk sums are added first, all of which
+// are asked for at once. Alignment: x, weight 16 bytes, out 8 bytes, size a multiple of 16. Shared memory: 1
+// KiB, 33 KiB. Bytes: 4 size read (twice, the second time from L1), 2 size written a row, and the weight.
+// FLOPs: 4 size a row. Reference: reference::RmsNorm (the same bits).
 #include "kernels/cuda/rms_norm.h"
 
 #include "kernels/cuda/launch.cuh"
@@ -13,19 +14,13 @@ namespace ridge::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kPartialThreads = 512;
 constexpr int kMaxSize = 65536;
 
-__global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
-  WaitForPriorKernel();
-  LaunchNextKernel();
-  __shared__ float sums[NormGroups(kMaxSize)];
-  const int64_t row = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
-  const float* x = args.x + row * args.size;
+// The block's row, x, to its place in out.
+__device__ void WriteNormed(const RmsNormArgs& args, const float* x, float scale, int threads) {
   Half* out = args.out + static_cast<int64_t>(blockIdx.x) * args.size;
-  NormGroupSums(x, args.size, threadIdx.x, kThreads, sums);
-  __syncthreads();
-  const float scale = NormScale(sums, args.size, args.eps);
-  for (int i = threadIdx.x * 4; i < args.size; i += kThreads * 4) {
+  for (int i = threadIdx.x * 4; i < args.size; i += threads * 4) {
     const float4 value = *reinterpret_cast<const float4*>(x + i);
     const float4 weight = *reinterpret_cast<const float4*>(args.weight + i);
     __half2 pair[2] = {SaturateToHalf2(NormValue(value.x, scale, weight.x),
@@ -34,6 +29,17 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
                                        NormValue(value.w, scale, weight.w), args.saturations)};
     *reinterpret_cast<uint2*>(out + i) = *reinterpret_cast<const uint2*>(pair);
   }
+}
+
+__global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
+  WaitForPriorKernel();
+  LaunchNextKernel();
+  __shared__ float sums[NormGroups(kMaxSize)];
+  const int64_t row = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
+  const float* x = args.x + row * args.size;
+  NormGroupSums(x, args.size, threadIdx.x, kThreads, sums);
+  __syncthreads();
+  WriteNormed(args, x, NormScale(sums, args.size, args.eps), kThreads);
 }
 
 // Rows of up to 16 groups: each half of a warp keeps one group in registers, so that a row is read once.
@@ -72,10 +78,50 @@ __global__ void __launch_bounds__(kThreads) RmsNormShortKernel(RmsNormArgs args)
   }
 }
 
+__device__ float4 Add(const float4& a, const float4& b) {
+  return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
+}
+
+__global__ void __launch_bounds__(kPartialThreads) RmsNormPartialsKernel(RmsNormArgs args) {
+  __shared__ __align__(16) float values[kMaxPartialSize];
+  __shared__ float sums[NormGroups(kMaxPartialSize)];
+  LaunchNextKernel();
+  WaitForPriorKernel();
+  const int64_t row = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
+  const int64_t stride = static_cast<int64_t>(args.partial_rows) * args.size;
+  for (int i = threadIdx.x * 4; i < args.size; i += kPartialThreads * 4) {
+    const int64_t at = row * args.size + i;
+    float4 parts[kMaxNormPartials];
+    const float4 x = *reinterpret_cast<const float4*>(args.x + at);
+#pragma unroll
+    for (int chunk = 0; chunk < kMaxNormPartials; ++chunk) {
+      if (chunk < args.num_partials)
+        parts[chunk] = *reinterpret_cast<const float4*>(args.partials + chunk * stride + at);
+    }
+    float4 sum = parts[0];
+#pragma unroll
+    for (int chunk = 1; chunk < kMaxNormPartials; ++chunk) {
+      if (chunk < args.num_partials) sum = Add(sum, parts[chunk]);
+    }
+    sum = Add(x, sum);
+    *reinterpret_cast<float4*>(args.y + at) = sum;
+    *reinterpret_cast<float4*>(values + i) = sum;
+  }
+  __syncthreads();
+  NormGroupSums(values, args.size, threadIdx.x, kPartialThreads, sums);
+  __syncthreads();
+  WriteNormed(args, values, NormScale(sums, args.size, args.eps), kPartialThreads);
+}
+
 }  // namespace
 
 cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
   if (args.size % kVirtualLanes != 0 || args.size > kMaxSize) return cudaErrorInvalidValue;
+  if (args.partials != nullptr) {
+    if (args.size > kMaxPartialSize || args.num_partials < 1 || args.num_partials > kMaxNormPartials)
+      return cudaErrorInvalidValue;
+    return LaunchDependent(RmsNormPartialsKernel, args.num_rows, kPartialThreads, 0, stream, args);
+  }
   const bool is_short = NormGroups(args.size) <= kThreads / kVirtualLanes;
   return LaunchDependent(is_short ? RmsNormShortKernel : RmsNormKernel, args.num_rows, kThreads, 0, stream,
                          args);

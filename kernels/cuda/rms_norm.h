@@ -18,7 +18,17 @@ struct RmsNormArgs {
   int32_t size;  // a multiple of 16, at most 65,536
   float eps;
   unsigned long long* saturations;  // grows by what fp16 could not hold
+  // Where not null, what a matmul left to be added to x (MatmulOutput::kPartials): chunk sums [num_partials]
+  // [partial_rows][size], in ascending order, and then to x. x + they goes to y, in x's place. Up to
+  // kMaxNormPartials of rows of up to kMaxPartialSize.
+  const float* partials = nullptr;
+  int32_t num_partials = 0;
+  int32_t partial_rows = 0;
+  float* y = nullptr;  // may be x
 };
+
+inline constexpr int32_t kMaxNormPartials = 8;
+inline constexpr int32_t kMaxPartialSize = 8192;
 
 [[nodiscard]] cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream);
 

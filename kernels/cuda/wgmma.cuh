@@ -81,6 +81,28 @@ __device__ inline void Wgmma(float (&c)[4], uint64_t a, uint64_t b) {
       : "l"(a), "l"(b));
 }
 
+// c[64][32] += a b, a from registers.
+__device__ inline void Wgmma(float (&c)[16], const FragmentA& a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+      "}, {%16, %17, %18, %19}, %20, accumulate, 1, 1, 0; }"
+      : RIDGE_C16(0)
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
+}
+
+// c[64][32] += a b, a from shared memory.
+__device__ inline void Wgmma(float (&c)[16], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+      "}, %16, %17, accumulate, 1, 1, 0, 0; }"
+      : RIDGE_C16(0)
+      : "l"(a), "l"(b));
+}
+
 // c[64][64] += a b, a from registers.
 __device__ inline void Wgmma(float (&c)[32], const FragmentA& a, uint64_t b) {
   asm volatile(

@@ -321,7 +321,8 @@ TEST_P(AttentionTest, OtherRowsOfTheStepChangeNoBit) {
 TEST_P(AttentionTest, KeysThatAreReadBehindARowChangeNoBit) {
   SetUpSequences({1500, 800, 1500});
   for (const int row : {0, 3, 63, 64, 100, 255, 256, 300, 777}) {
-    const std::vector<Half> out = Run({{0, row, row + 1}, {1, row, row + 1}, {2, 700, 701}}, Cut::kSplitWhole);
+    const std::vector<Half> out =
+        Run({{0, row, row + 1}, {1, row, row + 1}, {2, 700, 701}}, Cut::kSplitWhole);
     for (const Cut cut : {Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs}) {
       EXPECT_EQ(Run({{0, row, row + 1, 1500}, {1, row, row + 1, 800}, {2, 700, 701, 1500}}, cut), out)
           << row << ", cut " << static_cast<int>(cut);

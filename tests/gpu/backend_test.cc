@@ -331,10 +331,10 @@ TEST_P(CudaBackendTest, OnePassAndRectanglesChangeNoBit) {
   std::vector<StepResult> expected;
   for (const bool split : {true, false}) {
     for (const bool graphs : {false, true}) {
-      auto backend =
-          CudaBackend::Create(*source_, {.graphs = graphs, .split_attention = split}).value();
+      auto backend = CudaBackend::Create(*source_, {.graphs = graphs, .split_attention = split}).value();
       ASSERT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 8, .max_step_rows = kMaxRows}).ok());
-      for (const StepDriver::Padding padding : {StepDriver::Padding{}, {.rows = 3, .width = prompt + 6, .slots = {3}}}) {
+      for (const StepDriver::Padding& padding :
+           {StepDriver::Padding{}, {.rows = 3, .width = prompt + 6, .slots = {3}}}) {
         StepDriver driver(backend.get(), kNumBlocks);
         for (SlotId slot : {0, 1, 2}) {
           driver.Attach(slot, {.logprobs = true});

@@ -111,6 +111,45 @@ TEST(RmsNorm, TakesTheRowsThatAreAskedForAndCountsSaturations) {
   EXPECT_EQ(saturations.Download()[0], static_cast<unsigned long long>(expected_saturations));
 }
 
+// What a matmul left, added first: chunks in ascending order, then to the row, which takes the sum.
+TEST(RmsNorm, AddsTheChunkSumsThatAMatmulLeft) {
+  constexpr int kStreamRows = 7;
+  for (const int size : {16, 272, 1536, 8192}) {
+    for (const int num_partials : {1, 5, 8}) {
+      const std::vector<float> x = Random(kStreamRows * size, 3.0f, size),
+                               weight = Random(size, 1.0f, size + 1),
+                               partials = Random(num_partials * kStreamRows * size, 1.0f, size + 2);
+      std::vector<float> sums = x;
+      for (size_t i = 0; i < sums.size(); ++i) {
+        float sum = partials[i];
+        for (int chunk = 1; chunk < num_partials; ++chunk) sum += partials[chunk * sums.size() + i];
+        sums[i] += sum;
+      }
+      const std::vector<int32_t> rows = {4, 0, 6};
+      std::vector<float> expected_sums = x, expected(rows.size() * size);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        const float* row = sums.data() + rows[i] * size;
+        std::copy_n(row, size, expected_sums.begin() + rows[i] * size);
+        reference::RmsNorm(reference::Mode::kContract, row, weight.data(), 1e-6f, size,
+                           expected.data() + i * size);
+      }
+      DeviceBuffer<float> device_x(x), device_weight(weight), device_partials(partials);
+      DeviceBuffer<int32_t> device_rows(rows);
+      DeviceBuffer<Half> out(expected.size());
+      Saturations saturations = NoSaturations();
+      RmsNormArgs args{device_x.data(), device_rows.data(), device_weight.data(), out.data(), 3, size,
+                       1e-6f,           saturations.data()};
+      args.partials = device_partials.data();
+      args.num_partials = num_partials;
+      args.partial_rows = kStreamRows;
+      args.y = device_x.data();
+      ASSERT_CUDA_OK(LaunchRmsNorm(args, nullptr));
+      EXPECT_EQ(device_x.Download(), expected_sums) << size << ", " << num_partials;
+      EXPECT_EQ(out.Download(), ToHalves(expected)) << size << ", " << num_partials;
+    }
+  }
+}
+
 TEST(SiluMul, HasTheReferencesBitsWhereverGateAndUpStand) {
   const int size = 1000, num_rows = 3;
   const std::vector<float> gate = Random(num_rows * size, 4.0f, 8), up = Random(num_rows * size, 1.0f, 9);

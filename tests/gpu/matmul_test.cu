@@ -121,6 +121,21 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
         }
       }
     }
+    if (m <= 64 && HasWgmma()) {
+      const auto chunks = static_cast<int32_t>((k + DotChunk(k) - 1) / DotChunk(k));
+      const int32_t tiles = (n + 15) / 16, tokens = m <= 32 ? 32 : 64;
+      std::vector<MatmulPlan> batch;
+      if (DotChunk(k) == 256) {
+        batch.push_back({MatmulKernel::kBatch, tokens, 16 * 12, false, (tiles + 11) / 12});
+        batch.push_back({MatmulKernel::kBatch, 64, 16 * 5, false, 2});
+      }
+      for (const int32_t cluster : {0, chunks > 1 ? chunks : 0})
+        batch.push_back({MatmulKernel::kBatch, tokens, 64, true, (tiles + 3) / 4 * chunks, cluster});
+      for (const MatmulPlan& plan : batch) {
+        if (MatmulBatchSharedBytes(plan, k) + kMatmulBatchStaticBytes <= Device().shared_bytes_per_block)
+          plans.push_back(plan);
+      }
+    }
     if (m <= 32 && k <= 2048 && MatmulResidentSharedBytes(k) <= Device().shared_bytes_per_block) {
       plans.push_back({MatmulKernel::kResident, 32, 48, false, 3});
       plans.push_back({MatmulKernel::kResident, 32, 16 * kResidentWarps, false, 2});
@@ -234,25 +249,50 @@ TEST_P(MatmulTest, SwiGluTakesBothHalvesOfATile) {
 
 TEST_P(MatmulTest, ArgMaxIsThatOfThePlainRows) {
   const auto [n, k] = GetParam();
-  for (int m : {1, 3, 8, 17, 32}) {
-    const MatmulPlan plan = PlanMatmul(m, n, k, Device());
-    const auto plans = Plans(m);
-    const auto other = std::find_if(plans.begin(), plans.end(),
-                                    [](const MatmulPlan& p) { return p.kernel == MatmulKernel::kResident; });
-    if (!TakesArgMax(plan) && other == plans.end()) continue;
-    DeviceBuffer<uint64_t> best(std::vector<uint64_t>(static_cast<size_t>(m)));
-    MatmulArgs args{};
-    args.x = x_.data();
-    args.m = m;
-    args.output = MatmulOutput::kArgMax;
-    args.best = best.data();
-    Run(TakesArgMax(plan) ? plan : *other, args, {});
-    const std::vector<uint64_t> result = best.Download();
-    for (int row = 0; row < m; ++row) {
-      const float* logits = &plain_[static_cast<size_t>(row) * n];
-      const int expected = static_cast<int>(std::max_element(logits, logits + n) - logits);
-      EXPECT_EQ(CandidateId(result[row]), expected) << "m " << m << ", row " << row;
-      EXPECT_EQ(CandidateValue(result[row]), logits[expected]);
+  for (int m : {1, 3, 8, 17, 32, 33, 64}) {
+    for (const MatmulPlan& plan : Plans(m)) {
+      if (!TakesArgMax(plan)) continue;
+      DeviceBuffer<uint64_t> best(std::vector<uint64_t>(static_cast<size_t>(m)));
+      MatmulArgs args{};
+      args.x = x_.data();
+      args.m = m;
+      args.output = MatmulOutput::kArgMax;
+      args.best = best.data();
+      Run(plan, args, {});
+      const std::vector<uint64_t> result = best.Download();
+      for (int row = 0; row < m; ++row) {
+        const float* logits = &plain_[static_cast<size_t>(row) * n];
+        const int expected = static_cast<int>(std::max_element(logits, logits + n) - logits);
+        EXPECT_EQ(CandidateId(result[row]), expected) << plan.ToString() << ", m " << m << ", row " << row;
+        EXPECT_EQ(CandidateValue(result[row]), logits[expected]);
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, ChunkSumsThatAreLeftAddUpToThePlainRows) {
+  const auto [n, k] = GetParam();
+  for (int m : {17, 32, 33, 64}) {
+    for (const MatmulPlan& plan : Plans(m)) {
+      if (!TakesPartials(plan)) continue;
+      const auto size = static_cast<size_t>(m) * n;
+      const auto chunks = static_cast<size_t>(NumChunks(k));
+      DeviceBuffer<float> workspace(std::vector<float>(chunks * size, NAN));
+      ASSERT_LE(chunks * size * sizeof(float), static_cast<size_t>(MatmulWorkspaceBytes(plan, m, n, k)));
+      MatmulArgs args{};
+      args.w = packed_.data();
+      args.x = x_.data();
+      args.m = m;
+      args.n = n;
+      args.k = k;
+      args.output = MatmulOutput::kPartials;
+      args.workspace = workspace.data();
+      ASSERT_CUDA_OK(LaunchMatmul(plan, args, nullptr));
+      const std::vector<float> partials = workspace.Download();
+      std::vector<float> sums(partials.begin(), partials.begin() + static_cast<int64_t>(size));
+      for (size_t i = size; i < partials.size(); ++i) sums[i % size] += partials[i];
+      ASSERT_EQ(Bits(sums), Bits({plain_.begin(), plain_.begin() + static_cast<int64_t>(size)}))
+          << "m " << m << ", " << plan.ToString();
     }
   }
 }

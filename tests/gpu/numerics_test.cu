@@ -191,6 +191,7 @@ TEST_P(Chains, GiveTheSameBitsByEveryInstruction) {
     });
     if (!HasWgmma()) continue;
     ExpectWgmmaSame<8>(w, x, k, expected);
+    ExpectWgmmaSame<32>(w, x, k, expected);
     ExpectWgmmaSame<64>(w, x, k, expected);
     ExpectWgmmaSame<128>(w, x, k, expected);
     ExpectWgmmaSame<256>(w, x, k, expected);

@@ -323,6 +323,7 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   step->num_outputs = upload_->num_outputs();
   step->counts = StepResult();
   CountRows(plan, &step->counts);
+  const int64_t launches_before = forward_->launches();
   const int32_t rows = step->num_rows + plan.padded_rows;
   RIDGE_CHECK(plan.padded_rows >= 0 && rows <= max_rows_);
   const bool replay = upload_->is_decode() && step->num_rows > 0 && !plan.return_logits;
@@ -350,11 +351,13 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   if (status.ok()) status = EnqueueChanges(step, plan, layout);
   if (status.ok() && graph != nullptr) {
     status = CudaStatus(cudaGraphLaunch(graph->exec, stream_.get()), "decode graph");
+    ++step->counts.launches;
   } else if (status.ok() && rows > 0) {
     status =
         forward_->Run(layout, upload, step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
   }
   status.Update(EnqueueResults(step));
+  step->counts.launches += forward_->launches() - launches_before + 1;  // the upload
   if (status.ok()) return status;
   return StepError(*step, absl::StrCat(status.message(), is_blocking_ ? "" : EarlierKernels(*step)));
 }
@@ -383,6 +386,7 @@ absl::Status CudaBackend::EnqueueResults(Step* step) {
                                                    static_cast<size_t>(ResultBytes(step->padded_outputs)),
                                                    cudaMemcpyDeviceToHost, stream_.get()),
                                    "step results");
+  ++step->counts.launches;
   const bool has_top =
       std::any_of(step->num_top.begin(), step->num_top.end(), [](int32_t n) { return n > 0; });
   if (status.ok() && has_top) {
@@ -393,6 +397,7 @@ absl::Status CudaBackend::EnqueueResults(Step* step) {
       if (!top.ok()) return top.status();
       step->top = *std::move(top);
     }
+    ++step->counts.launches;
     status = CudaStatus(cudaMemcpyAsync(step->top.as<void>(), forward_->top(), static_cast<size_t>(bytes),
                                         cudaMemcpyDeviceToHost, stream_.get()),
                         "step results");

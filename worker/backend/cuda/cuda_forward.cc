@@ -1,6 +1,7 @@
 #include "worker/backend/cuda/cuda_forward.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/embedding.h"
@@ -163,6 +164,7 @@ absl::Status CudaForward::Allocate(const BackendLimits& limits, cudaStream_t str
 }
 
 void CudaForward::Check(cudaError_t error, const char* kernel) {
+  ++launches_;
   if (status_.ok()) status_ = CudaStatus(error, kernel);
 }
 
@@ -175,6 +177,7 @@ absl::Status CudaForward::ApplyChanges(const StepLayout& layout, const char* upl
   args.slots = slot_sampling_.as<cuda::SlotSampling>();
   args.block_tables = block_tables_.as<int32_t>();
   args.table_stride = table_stride_;
+  ++launches_;
   return CudaStatus(cuda::LaunchSlotChanges(args, stream), "slot changes");
 }
 
@@ -182,6 +185,7 @@ absl::Status CudaForward::CopyBlocks(const StepPlan& plan, cudaStream_t stream) 
   const int64_t bytes = config_.kv_bytes_per_token() * kBlockTokens;
   absl::Status status;
   for (const BlockCopy& copy : plan.copies) {
+    ++launches_;
     status.Update(CudaStatus(
         cudaMemcpyAsync(kv_pool_.as<char>() + copy.to * bytes, kv_pool_.as<char>() + copy.from * bytes,
                         static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
@@ -193,6 +197,7 @@ absl::Status CudaForward::CopyBlocks(const StepPlan& plan, cudaStream_t stream) 
 absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, float* host_logits,
                               cudaStream_t stream) {
   status_ = absl::OkStatus();
+  num_partials_ = 0;
   const int32_t rows = layout.num_rows;
   Check(cuda::LaunchEmbedding(
             {At<int32_t>(upload, layout.tokens), last_tokens_.as<int32_t>(), weights_.embedding().packed,
@@ -360,6 +365,12 @@ void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Hal
     Norm(norm, nullptr, rows, stream);
     args.x = normed_.as<Half>();
   }
+  if (args.output == cuda::MatmulOutput::kResidual && cuda::TakesPartials(plan) &&
+      matrix.n <= cuda::kMaxPartialSize) {
+    args.output = cuda::MatmulOutput::kPartials;
+    num_partials_ = cuda::NumChunks(matrix.k);
+    partial_rows_ = rows;
+  }
   args.w = matrix.packed;
   args.m = rows;
   args.n = matrix.n;
@@ -385,6 +396,7 @@ void CudaForward::MultiplyByLibrary(const char* name, const CudaMatrix& matrix, 
   if (args.y_stride != 0) matmul.y_stride = args.y_stride;
   matmul.add = args.output == cuda::MatmulOutput::kResidual;
   if (status_.ok()) status_ = cublas_->Multiply(matmul, stream);
+  ++launches_;
   if (args.output == cuda::MatmulOutput::kSwiGlu) {
     const int32_t mlp = matrix.n / 2;
     Check(cuda::LaunchSiluMul({matmul.y, matmul.y + mlp, matrix.n, 1, args.gated, rows, mlp,
@@ -400,10 +412,21 @@ void CudaForward::MultiplyByLibrary(const char* name, const CudaMatrix& matrix, 
 }
 
 void CudaForward::Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream) {
-  Check(cuda::LaunchRmsNorm({residual_.as<float>(), row_list, weight, normed_.as<Half>(), rows,
-                             config_.hidden_size, config_.norm_eps, results_.as<unsigned long long>()},
-                            stream),
-        "norm");
+  cuda::RmsNormArgs args{residual_.as<float>(),
+                         row_list,
+                         weight,
+                         normed_.as<Half>(),
+                         rows,
+                         config_.hidden_size,
+                         config_.norm_eps,
+                         results_.as<unsigned long long>()};
+  if (num_partials_ > 0) {
+    args.partials = matmul_workspace_.as<float>();
+    args.num_partials = std::exchange(num_partials_, 0);
+    args.partial_rows = partial_rows_;
+    args.y = residual_.as<float>();
+  }
+  Check(cuda::LaunchRmsNorm(args, stream), "norm");
 }
 
 }  // namespace ridge::worker

@@ -64,6 +64,8 @@ class CudaForward {
   const char* results() const { return results_.as<char>(); }
   // Of an extended step: [outputs][kMaxTopLogprobs].
   const kernels::cuda::TopLogprob* top() const { return top_.as<kernels::cuda::TopLogprob>(); }
+  // Kernels and copies that were enqueued so far, those of penalties, biases and masks left out.
+  int64_t launches() const { return launches_; }
   // Of everything but the KV pool.
   int64_t workspace_bytes() const { return workspace_bytes_ + controls_.bytes(); }
 
@@ -89,9 +91,10 @@ class CudaForward {
   // The same with cuBLASLt: what our matmuls do besides is done by kernels before and behind.
   void MultiplyByLibrary(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm,
                          int32_t rows, const kernels::cuda::MatmulArgs& args, cudaStream_t stream);
-  // RMSNorm of the residual stream's rows (those of `row_list` where it is not null) to normed_.
+  // RMSNorm of the residual stream's rows (those of `row_list` where it is not null) to normed_. Takes the
+  // chunks that a matmul left.
   void Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream);
-  void Check(cudaError_t error, const char* kernel);
+  void Check(cudaError_t error, const char* kernel);  // of a launch
 
   const ModelConfig config_;
   const CudaWeights& weights_;
@@ -101,7 +104,10 @@ class CudaForward {
   kernels::cuda::AttentionPlanLimits attention_limits_;
   int32_t table_stride_ = 0;
   int64_t workspace_bytes_ = 0;
-  absl::Status status_;  // of the call in progress
+  absl::Status status_;       // of the call in progress
+  int64_t launches_ = 0;      // so far
+  int32_t num_partials_ = 0;  // chunks of a matmul that the next norm adds to the residual stream
+  int32_t partial_rows_ = 0;
 
   ControlMemory controls_;
   DeviceMemory top_;

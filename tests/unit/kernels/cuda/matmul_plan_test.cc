@@ -18,6 +18,7 @@ TEST(MatmulPlan, FewRowsGoToTheDecodeKernelWithAWarpATileAndChunk) {
 TEST(MatmulPlan, ChunksAreSplitOnlyWhereHalfOfTheMultiprocessorsWouldBeIdle) {
   for (int32_t m : {33, 64, 128, 4096}) {
     for (const MatmulDevice& device : {kH200, kA10}) {
+      if (m <= 64 && device.has_wgmma) continue;
       const MatmulPlan plan = PlanMatmul(m, 2048, 1536, device);
       const int32_t tiles = (m + plan.token_tile - 1) / plan.token_tile * (2048 / plan.row_tile);
       EXPECT_EQ(plan.split_chunks, 2 * tiles < device.num_sms) << m;
@@ -37,17 +38,30 @@ TEST(MatmulPlan, ManyRowsTakeWarpgroupInstructionsWhereThereAreAny) {
 }
 
 TEST(MatmulPlan, SplitChunksMeetInClustersWhereTheCardHasThemAndRoom) {
-  EXPECT_EQ(PlanMatmul(64, 2048, 1536, kH200).ToString(), "tiled rows=64 tokens=64 blocks=192 clusters");
+  EXPECT_EQ(PlanMatmul(64, 2048, 1536, kH200).ToString(), "batch rows=64 tokens=64 blocks=192 clusters");
   EXPECT_EQ(PlanMatmul(64, 1536, 1536, kA10).cluster, 0);
   EXPECT_EQ(PlanMatmul(128, 1536, 8960, kH200).cluster, 5);
   EXPECT_EQ(PlanMatmul(256, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=128 blocks=120 split");
 }
 
 TEST(MatmulPlan, ManyTilesKeepTheirRowsOfXInSharedMemory) {
-  EXPECT_EQ(PlanMatmul(32, 17920, 1536, kH200).ToString(), "resident rows=144 tokens=32 blocks=125");
+  EXPECT_EQ(PlanMatmul(32, 17920, 1536, kA10).ToString(), "resident rows=128 tokens=32 blocks=72");
   EXPECT_EQ(PlanMatmul(17, 151936, 1536, kA10).ToString(), "resident rows=192 tokens=32 blocks=72");
-  EXPECT_EQ(PlanMatmul(33, 17920, 1536, kH200).kernel, MatmulKernel::kTiled);
+  EXPECT_EQ(PlanMatmul(33, 17920, 1536, kA10).kernel, MatmulKernel::kTiled);
+}
+
+TEST(MatmulPlan, WarpgroupInstructionsTakeBatchesOfDecodeRows) {
+  EXPECT_EQ(PlanMatmul(17, 17920, 1536, kH200).ToString(), "batch rows=144 tokens=32 blocks=125");
+  EXPECT_EQ(PlanMatmul(64, 151936, 1536, kH200).ToString(), "batch rows=192 tokens=64 blocks=132");
   EXPECT_TRUE(TakesArgMax(PlanMatmul(kMaxArgMaxRows, 151936, 1536, kH200)));
+  // All of a chunk's x stands in a block's shared memory: too much for a cluster of such blocks.
+  const MatmulPlan down = PlanMatmul(64, 1536, 8960, kH200);
+  EXPECT_EQ(down.ToString(), "batch rows=64 tokens=64 blocks=120 split");
+  EXPECT_TRUE(TakesPartials(down));
+  EXPECT_EQ(MatmulBatchSharedBytes(down, 8960), 64 * 1792 * 2);
+  // Or for one block.
+  EXPECT_EQ(PlanMatmul(64, 3584, 18944, kH200).kernel, MatmulKernel::kTiled);
+  EXPECT_EQ(PlanMatmul(65, 1536, 8960, kH200).kernel, MatmulKernel::kWgmma);
 }
 
 // What a block of a kernel may have on the cards with the least.
