@@ -40,7 +40,7 @@ case "$size" in
   gpu)
     runs=(--runs=5 --warmup=2 --most_time=4s --largest_warmed=256) single_time=40s prompts=p16,p64,p256,p1024,p4096 batch_prompt=p256
     sizes=1,2,4,8,16,32,64,128,256,512,1024 mixed=8,32 rates=8,16,32,64,128,256 cached_rates=32,64,128,256 requests=400 context=4352
-    budgets="128 256 512 1024" budget_rate=16 budget_requests=100 pool=512MiB first_rate=32 goodput_requests=400
+    budgets="128 256 512 1024" budget_rate=16 budget_requests=100 many=64 pool=512MiB first_rate=32 goodput_requests=400
     ;;
   cpu)
     runs=(--runs=3 --warmup=1 --most_time=8s --new_tokens=32) single_time=8s prompts=p16,p64,p256,p1024 batch_prompt=p64
@@ -50,7 +50,7 @@ case "$size" in
   quick)
     runs=(--runs=1 --warmup=0 --new_tokens=8) single_time=0s prompts=p16,p256 batch_prompt=p64
     sizes=1,4 mixed=4 rates=20,40 cached_rates=20 requests=8 context=4352
-    budgets="128 512" budget_rate=20 budget_requests=8 pool=64MiB first_rate=2 goodput_requests=8
+    budgets="128 512" budget_rate=20 budget_requests=8 many=6 pool=512MiB first_rate=2 goodput_requests=8
     ;;
   *) die "--size: $size is none of gpu, cpu, quick" ;;
 esac
@@ -87,11 +87,11 @@ chunk_budget() {  # ENGINE TOKENS
     --requests=$budget_requests --max_context=$context
 }
 capped_pool() {
-  bench closed "${common[@]}" --out="$out/controls/pool-$pool" --engine="$1" --prompts=none --mixed=64 --max_batch=32 \
+  bench closed "${common[@]}" --out="$out/controls/pool-$pool" --engine="$1" --prompts=none --mixed=$many --max_batch=32 \
     --kv_cache_bytes=$pool --max_context=$context --runs=1 --warmup=1
 }
 slots() {  # ENGINE SLOTS
-  bench closed "${common[@]}" --out="$out/controls/slots-$2" --engine="$1" --prompts=none --mixed=64 --max_batch="$2" \
+  bench closed "${common[@]}" --out="$out/controls/slots-$2" --engine="$1" --prompts=none --mixed=$many --max_batch="$2" \
     --max_context=$context --runs=1 --warmup=1
 }
 overhead() { bench overhead "${common[@]}" --engine=cached,ridge | tee "$out/overhead-$part.md"; }

@@ -97,10 +97,11 @@ def gap_figures(line):
     }
 
 
-def goodput(folder, ttft_s=0.5, itl_ms=25.0):
-    """The highest rate at which every request was served within the limits; 0 where there is none."""
+def goodput(folder, ttft_s=0.5, itl_ms=25.0, least_served=0.8):
+    """The highest rate that met the limits, as `ridge-bench --goodput` has it; 0 where there is none."""
     return max((rate for rate, figures in open_passes(folder).items()
-                if figures["unserved"] == 0 and figures["ttft_p99_s"] <= ttft_s and figures.get("itl_p99_ms", math.inf) <= itl_ms), default=0.0)
+                if figures["unserved"] == 0 and figures["served_per_s"] >= least_served * rate and figures["ttft_p99_s"] <= ttft_s
+                and figures.get("itl_p99_ms", math.inf) <= itl_ms), default=0.0)
 
 
 def open_figures(rows):

@@ -267,9 +267,9 @@ absl::Status RunConcurrencies(const Subject& subject, PassOptions options,
   return absl::OkStatus();
 }
 
-bool Meets(const OpenSummary& summary, const GoodputLimits& limits) {
-  return summary.unserved == 0 && summary.ttft_s.p99 <= limits.ttft_p99_s &&
-         summary.itl_s.p99 <= limits.itl_p99_s;
+bool Meets(const OpenSummary& summary, double rate, const GoodputLimits& limits) {
+  return summary.unserved == 0 && summary.served_rate >= limits.least_served_share * rate &&
+         summary.ttft_s.p99 <= limits.ttft_p99_s && summary.itl_s.p99 <= limits.itl_p99_s;
 }
 
 absl::StatusOr<double> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
@@ -281,7 +281,7 @@ absl::StatusOr<double> SearchGoodput(const Subject& subject, PassOptions options
     if (!summary.ok()) return summary.status();
     if (!summary->has_value())
       return absl::FailedPreconditionError("a search needs a folder without its records");
-    (Meets(**summary, limits) ? met : missed) = rate;
+    (Meets(**summary, rate, limits) ? met : missed) = rate;
     if (missed > 0 && missed <= first_rate / kLeastOfFirstRate) return 0;
     rate = missed == 0 ? 2 * met : met == 0 ? missed / 2 : std::sqrt(met * missed);
   }

@@ -74,8 +74,10 @@ absl::Status RunConcurrencies(const Subject& subject, PassOptions options,
 struct GoodputLimits {
   double ttft_p99_s = 0.5;
   double itl_p99_s = 0.025;
+  // Of the offered rate: a short trace is over before the queue that too high a rate builds up is long.
+  double least_served_share = 0.8;
 };
-bool Meets(const OpenSummary& summary, const GoodputLimits& limits);
+bool Meets(const OpenSummary& summary, double rate, const GoodputLimits& limits);
 
 // The highest rate that meets the limits with every request served: doubles from `first_rate` (or halves it,
 // where that is too much), then halves the interval until it is within 5 %. 0 where a 32nd of the first rate
