@@ -76,12 +76,15 @@ absl::StatusOr<PassCost> BackendProbe::MeasurePass(int32_t context, int warmups,
   const StepPlan plan = LastToken(tokens);
 
   std::vector<double> serialized, host;
+  int64_t launches = 0;
   for (int i = -warmups; i < repetitions; ++i) {
     const int64_t begin_ns = clock_->NowNs();
     const worker::StepTicket ticket = backend_->Submit(plan);
     const int64_t submitted_ns = clock_->NowNs();
-    if (absl::Status status = backend_->Collect(ticket).status(); !status.ok()) return status;
+    const absl::StatusOr<worker::StepResult> result = backend_->Collect(ticket);
+    if (!result.ok()) return result.status();
     if (i < 0) continue;
+    launches = result->launches;
     serialized.push_back(Seconds(clock_->NowNs() - begin_ns));
     host.push_back(Seconds(submitted_ns - begin_ns));
   }
@@ -98,7 +101,8 @@ absl::StatusOr<PassCost> BackendProbe::MeasurePass(int32_t context, int warmups,
     collected_ns = now_ns;
   }
   if (absl::Status status = backend_->Collect(ahead).status(); !status.ok()) return status;
-  return PassCost{context, Percentile(serialized, 50), Percentile(pipelined, 50), Percentile(host, 50)};
+  return PassCost{context, Percentile(serialized, 50), Percentile(pipelined, 50), Percentile(host, 50),
+                  launches};
 }
 
 }  // namespace ridge::bench

@@ -20,6 +20,7 @@ struct PassCost {
   double serialized_s;  // each pass is waited for before the next one is submitted
   double pipelined_s;   // the next one is submitted before this one is waited for
   double host_s;        // of the serialized passes, what the calling thread spends in Submit
+  int64_t launches;     // what the backend says that it gave the device for one pass, one by one
 };
 
 class BackendProbe {

@@ -139,9 +139,10 @@ int64_t EngineHost::TakePeakBytes() {
 
 std::string EngineHost::TakeWork() {
   const worker::EngineTotals& now = target_->totals();
-  const std::string work = absl::StrCat("steps ", now.steps - told_.steps, ", rows ", now.rows - told_.rows,
-                                        ", padded_rows ", now.padded_rows - told_.padded_rows,
-                                        ", kv_positions ", now.kv_positions - told_.kv_positions);
+  const std::string work =
+      absl::StrCat("steps ", now.steps - told_.steps, ", rows ", now.rows - told_.rows, ", padded_rows ",
+                   now.padded_rows - told_.padded_rows, ", kv_positions ",
+                   now.kv_positions - told_.kv_positions, ", launches ", now.launches - told_.launches);
   told_ = now;
   return work;
 }

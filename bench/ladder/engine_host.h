@@ -65,7 +65,8 @@ class EngineHost {
   double load_s() const { return load_s_; }
   // Weights and the K/V blocks that were held at most since the last call.
   int64_t TakePeakBytes();
-  // What the engine did since the last call: "steps 256, rows 4351, padded_rows 0, kv_positions 1081216".
+  // What the engine did since the last call: "steps 256, rows 4351, padded_rows 0, kv_positions 1081216,
+  // launches 36864".
   std::string TakeWork();
 
  private:

@@ -69,16 +69,19 @@ absl::Status Overhead(const LadderConfig& config, std::ostream& out) {
     BackendProbe probe = probed->host->Probe();
     out << absl::StrFormat("%s as %s launches, on %s: a pass over one token, us\n",
                            probed->model->served().name, engine, probed->host->info().device)
-        << "| context | pipelined | serialized | of it in Submit | sync cost |\n|---|---|---|---|---|\n";
+        << "| context | pipelined | serialized | of it in Submit | sync cost | launches | Submit a launch |\n"
+           "|---|---|---|---|---|---|---|\n";
     const int64_t held = int64_t{probed->host->num_blocks()} * worker::kBlockTokens;
     const int64_t most = std::min<int64_t>(probed->model->served().context_length, held);
     for (const int32_t context : kContexts) {
       if (context > most) continue;
       const absl::StatusOr<PassCost> cost = probe.MeasurePass(context, kWarmups, kRepetitions);
       if (!cost.ok()) return cost.status();
-      out << absl::StrFormat("| %d | %.1f | %.1f | %.1f | %.1f |\n", context, cost->pipelined_s * 1e6,
-                             cost->serialized_s * 1e6, cost->host_s * 1e6,
-                             (cost->serialized_s - cost->pipelined_s) * 1e6);
+      const double launches = std::max(1.0, static_cast<double>(cost->launches));
+      out << absl::StrFormat("| %d | %.1f | %.1f | %.1f | %.1f | %d | %.2f |\n", context,
+                             cost->pipelined_s * 1e6, cost->serialized_s * 1e6, cost->host_s * 1e6,
+                             (cost->serialized_s - cost->pipelined_s) * 1e6, cost->launches,
+                             cost->host_s * 1e6 / launches);
     }
     out.flush();
   }

@@ -26,6 +26,7 @@ std::map<std::string, double*> NumbersOf(SimulatedCard* card) {
           {"one_pass_transfers", &card->one_pass_transfers},
           {"rectangle_transfers", &card->rectangle_transfers},
           {"split_transfers", &card->split_transfers},
+          {"walk_bytes_per_second", &card->walk_bytes_per_second},
           {"step_us", &card->step_us},
           {"launches_per_layer", &card->launches_per_layer},
           {"launches_per_step", &card->launches_per_step},

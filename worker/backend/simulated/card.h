@@ -25,6 +25,7 @@ struct SimulatedCard {
   double one_pass_transfers = 0;
   double rectangle_transfers = 0;
   double split_transfers = 0;
+  double walk_bytes_per_second = 0;  // in one pass: of one row and KV head, whose keys one block walks
   // Times.
   double step_us = 0;             // of a step, beside everything else, on the host
   double launches_per_layer = 0;  // device operations of a layer

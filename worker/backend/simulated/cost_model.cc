@@ -28,6 +28,10 @@ CostModel::CostModel(const SimulatedCard& card, const ModelConfig& model, bool s
       NsPerUnit(static_cast<double>(model.kv_bytes_per_token()), card.attention_bytes_per_second);
   row_position_ns_ = transfer_ns * (split_attention ? card.split_transfers : card.one_pass_transfers);
   rectangle_position_ns_ = transfer_ns * card.rectangle_transfers;
+  walk_position_ns_ = split_attention
+                          ? 0
+                          : NsPerUnit(static_cast<double>(model.kv_bytes_per_token()) / model.num_kv_heads,
+                                      card.walk_bytes_per_second);
   prepare_ns_ = card.step_us * kNsPerUs;
   launch_ns_ = replay ? 0 : launches * card.launch_us * kNsPerUs;
   replay_ns_ = replay ? launches * card.replay_launch_us * kNsPerUs : 0;
@@ -38,16 +42,23 @@ StepCost CostModel::Of(const StepPlan& plan) const {
   CountRows(plan, &total);
   int64_t outputs = 0;
   int64_t prefill_pairs = 0;
+  int32_t widest = 0;  // decode row
   for (const Segment& segment : plan.segments) {
     outputs += segment.num_outputs;
     const int64_t rows = segment.num_rows;
-    if (!segment.first_row_from_slot) prefill_pairs += rows * segment.first_position + rows * (rows + 1) / 2;
+    if (segment.first_row_from_slot) {
+      widest = std::max({widest, plan.padded_width, segment.first_position + segment.num_rows});
+    } else {
+      prefill_pairs += rows * segment.first_position + rows * (rows + 1) / 2;
+    }
   }
   const auto decode_positions = static_cast<double>(total.kv_positions - prefill_pairs);
-  const double device =
-      weights_ns_ + static_cast<double>(total.rows) * row_ns_ + static_cast<double>(outputs) * output_ns_ +
-      static_cast<double>(prefill_pairs) * prefill_pair_ns_ +
-      decode_positions * (plan.padded_width > 0 ? rectangle_position_ns_ : row_position_ns_) + replay_ns_;
+  const double decode_attention =
+      std::max(decode_positions * (plan.padded_width > 0 ? rectangle_position_ns_ : row_position_ns_),
+               widest * walk_position_ns_);
+  const double device = weights_ns_ + static_cast<double>(total.rows) * row_ns_ +
+                        static_cast<double>(outputs) * output_ns_ +
+                        static_cast<double>(prefill_pairs) * prefill_pair_ns_ + decode_attention + replay_ns_;
   return {static_cast<int64_t>(prepare_ns_), static_cast<int64_t>(launch_ns_), static_cast<int64_t>(device)};
 }
 

@@ -4,7 +4,8 @@
 //   device   = weight bytes / weight_bytes_per_second
 //            + (rows * linear FLOPs + outputs * vocabulary FLOPs) / flops_per_second
 //            + prefill pairs * attention FLOPs / prefill_attention_flops
-//            + decode positions * K/V bytes * transfers / attention_bytes_per_second
+//            + the longer of decode positions * K/V bytes * transfers / attention_bytes_per_second
+//              and, in one pass, the widest row's positions * a KV head's bytes / walk_bytes_per_second
 //            + launches * replay_launch_us, where the step is replayed from a graph
 //   host     = step_us + launches * launch_us, where it is not (step_us otherwise)
 //
@@ -44,6 +45,7 @@ class CostModel {
   // Nanoseconds a unit.
   double weights_ns_, row_ns_, output_ns_, prefill_pair_ns_;
   double row_position_ns_, rectangle_position_ns_;  // decode positions
+  double walk_position_ns_;                         // of the widest row
   double prepare_ns_, launch_ns_, replay_ns_;
 };
 

@@ -27,6 +27,7 @@ TEST(BackendProbeTest, MeasuresAPassOfTheSimulatedCard) {
   ASSERT_TRUE(cost.ok()) << cost.status();
   EXPECT_NEAR(cost->serialized_s, 3.4e-3 + 1123 * 16.5e-6, 1e-4);
   EXPECT_LE(cost->pipelined_s, cost->serialized_s);
+  EXPECT_EQ(cost->launches, 1123);
 }
 
 TEST(BackendProbeTest, LogitsDoNotDependOnHowThePromptIsCut) {

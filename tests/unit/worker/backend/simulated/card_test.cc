@@ -19,7 +19,8 @@ constexpr char kText[] =
     "memory_bytes 24e9\nweight_bytes_per_second 5e11\nflops_per_second 4.5e13\n"
     "prefill_attention_flops 1\nattention_bytes_per_second 2\none_pass_transfers 3\nrectangle_transfers "
     "3\nsplit_transfers 1\nstep_us 4\n"
-    "launches_per_layer 5\nlaunches_per_step 6\nlaunch_us 16.5\nreplay_launch_us 0\n";
+    "launches_per_layer 5\nlaunches_per_step 6\nlaunch_us 16.5\nreplay_launch_us 0\n"
+    "walk_bytes_per_second 0\n";
 
 std::string Message(const std::string& text) {
   const absl::Status status = ParseCard(text, "x.txt").status();
@@ -48,7 +49,7 @@ TEST(CardTest, SaysWhichLineAndKeyAreWrong) {
             "x.txt: line 11: step_us: no value");
   EXPECT_EQ(Message(absl::StrReplaceAll(kText, {{"step_us", "steps_us"}})),
             "x.txt: line 11: steps_us: unknown key");
-  EXPECT_EQ(Message(absl::StrCat(kText, "step_us 4\n")), "x.txt: line 16: step_us: given twice");
+  EXPECT_EQ(Message(absl::StrCat(kText, "step_us 4\n")), "x.txt: line 17: step_us: given twice");
   EXPECT_EQ(Message("device x\n# nothing else\n").substr(0, 35), "x.txt: missing: attention_bytes_per");
 }
 

@@ -62,6 +62,21 @@ TEST(CostModelTest, AttentionOfPromptsIsArithmeticAndOfDecodingIsReading) {
   EXPECT_NEAR(DeviceMs(card, padded), 28.0, 1e-3);
 }
 
+TEST(CostModelTest, InOnePassTheWidestRowIsWaitedFor) {
+  SimulatedCard card;
+  card.walk_bytes_per_second = 14336e6;  // a position of one of two KV heads a microsecond
+  StepPlan plan = Decode(4, 99);
+  EXPECT_NEAR(DeviceMs(card, plan), 0.1, 1e-3);
+  plan.segments[2].first_position = 999;
+  EXPECT_NEAR(DeviceMs(card, plan), 1.0, 1e-3);
+  EXPECT_NEAR(DeviceMs(card, plan, true), 0, 1e-6);
+  plan.padded_width = 3000;
+  EXPECT_NEAR(DeviceMs(card, plan), 3.0, 1e-3);
+  card.attention_bytes_per_second = 28672e6;  // all of them together, a position a microsecond
+  card.rectangle_transfers = 1;
+  EXPECT_NEAR(DeviceMs(card, plan), 12.0, 1e-3);
+}
+
 TEST(CostModelTest, LaunchesAreTheHostsOnAStreamAndTheDevicesInAGraph) {
   SimulatedCard card;
   card.launches_per_layer = 40;
