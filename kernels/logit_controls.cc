@@ -21,22 +21,22 @@ void ApplyControls(const RowControls& controls, absl::Span<float> logits) {
   }
 }
 
-std::vector<int32_t> TopIds(absl::Span<const float> logits, int32_t count) {
+void TopIds(absl::Span<const float> logits, int32_t count, std::vector<int32_t>* top) {
   const size_t size = std::min(static_cast<size_t>(count), logits.size());
-  std::vector<int32_t> top;
-  if (size == 0) return top;
-  top.reserve(size + 1);
+  top->clear();
+  if (size == 0) return;
   const auto before = [&](int32_t a, int32_t b) {
     return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
   };
   for (size_t id = 0; id < logits.size(); ++id) {
     // Ids ascend, so that one that only equals the last of the top stays behind it.
-    if (top.size() == size && !(logits[id] > logits[static_cast<size_t>(top.back())])) continue;
+    if (top->size() == size) {
+      if (!(logits[id] > logits[static_cast<size_t>(top->back())])) continue;
+      top->pop_back();
+    }
     const auto own = static_cast<int32_t>(id);
-    top.insert(std::upper_bound(top.begin(), top.end(), own, before), own);
-    if (top.size() > size) top.pop_back();
+    top->insert(std::upper_bound(top->begin(), top->end(), own, before), own);
   }
-  return top;
 }
 
 }  // namespace ridge::kernels

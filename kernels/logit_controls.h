@@ -60,8 +60,8 @@ struct RowControls {
 // In place.
 void ApplyControls(const RowControls& controls, absl::Span<float> logits);
 
-// The ids of the `count` largest logits, the largest first, of equal ones the lowest id. All where there are
-// fewer.
-std::vector<int32_t> TopIds(absl::Span<const float> logits, int32_t count);
+// Sets `top` to the ids of the `count` largest logits, the largest first, of equal ones the lowest id. All
+// where there are fewer.
+void TopIds(absl::Span<const float> logits, int32_t count, std::vector<int32_t>* top);
 
 }  // namespace ridge::kernels

@@ -134,6 +134,7 @@ StepTicket CpuBackend::Submit(const StepPlan& plan) {
     unused_.pop_back();
     step->plan = plan;
     step->result.outputs.reserve(static_cast<size_t>(limits_.max_step_rows));
+    step->result.top.reserve(static_cast<size_t>(limits_.max_step_rows) * kMaxTopLogprobs);
     waiting_.push_back(std::move(step));
   }
   changed_.notify_all();
@@ -206,10 +207,10 @@ void CpuBackend::Sample(const StepPlan& plan, size_t begin, size_t count, absl::
     for (size_t i = static_cast<size_t>(share.begin); i < static_cast<size_t>(share.end); ++i) {
       const absl::Span<const float> row = logits.subspan(i * vocab, vocab);
       const OutputRow& output = rows_.outputs[begin + i];
-      const TokenId token = output.target >= 0 ? output.target
-                                               : SampleToken(plan, output, row,
-                                                             &sampling_scratch_[static_cast<size_t>(thread)]);
-      Report(output, token, row, &result->outputs[begin + i], result->top.data() + output.top_offset);
+      SamplingScratch* scratch = &sampling_scratch_[static_cast<size_t>(thread)];
+      const TokenId token = output.target >= 0 ? output.target : SampleToken(plan, output, row, scratch);
+      Report(output, token, row, scratch, &result->outputs[begin + i],
+             result->top.data() + output.top_offset);
     }
   };
   if (count == 1) return sample_share(0, 1);
@@ -235,13 +236,13 @@ TokenId CpuBackend::SampleToken(const StepPlan& plan, const OutputRow& output, a
 
 // Log-probabilities are those of the raw logits.
 void CpuBackend::Report(const OutputRow& output, TokenId token, absl::Span<const float> logits,
-                        RowOutput* row, TokenLogprob* top) const {
+                        SamplingScratch* scratch, RowOutput* row, TokenLogprob* top) const {
   *row = {token, 0.0f, output.num_top};
   if (output.target < 0 && !output.slot->sampling.logprobs) return;
   const float log_sum = kernels::cpu::LogSumExp(logits.data(), static_cast<int64_t>(logits.size()));
   row->logprob = logits[static_cast<size_t>(token)] - log_sum;
-  for (const int32_t id : kernels::TopIds(logits, output.num_top))
-    *top++ = {id, logits[static_cast<size_t>(id)] - log_sum};
+  kernels::TopIds(logits, output.num_top, &scratch->ids);
+  for (const int32_t id : scratch->ids) *top++ = {id, logits[static_cast<size_t>(id)] - log_sum};
 }
 
 }  // namespace ridge::worker

@@ -69,8 +69,8 @@ class CpuBackend : public Backend {
   };
   TokenId SampleToken(const StepPlan& plan, const OutputRow& output, absl::Span<const float> logits,
                       SamplingScratch* scratch) const;
-  void Report(const OutputRow& output, TokenId token, absl::Span<const float> logits, RowOutput* row,
-              TokenLogprob* top) const;
+  void Report(const OutputRow& output, TokenId token, absl::Span<const float> logits,
+              SamplingScratch* scratch, RowOutput* row, TokenLogprob* top) const;
 
   const ModelConfig config_;
   const CpuOptions options_;

@@ -57,7 +57,7 @@ TEST(StepAllocation, BackendsThreadsAllocateNothingOnceTheyRun) {
     driver.AddRows(slot, std::vector<TokenId>(40, 5), 1);
     driver.Run();
   };
-  const SamplingParams greedy = {.temperature = 0.0f, .logprobs = true};
+  const SamplingParams greedy = {.temperature = 0.0f, .logprobs = true, .top_logprobs = 20};
   const SamplingParams sampled = {.temperature = 0.8f, .top_p = 0.9f, .top_k = 20, .seed = 7};
   const auto decode = [&] {
     driver.AddDecodeRow(0);
