@@ -1,5 +1,6 @@
 #include "router/relay.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -39,7 +40,7 @@ void Relay::TryNextWorker() {
     End(last_failure_);
     return;
   }
-  absl::StatusOr<Lease> lease = upstreams_->Acquire(model_, tried_);
+  absl::StatusOr<Lease> lease = upstreams_->Acquire(model_, tried_, need_);
   if (!lease.ok()) {
     // The last worker's failure says more than that there is no other.
     End(tried_.empty() ? ToGrpc(lease.status()) : last_failure_);
@@ -79,6 +80,22 @@ bool Relay::IsLoss(const grpc::Status& status) {
          status.error_code() == grpc::StatusCode::CANCELLED;
 }
 
+bool Relay::IsRefusal(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+}
+
+void Relay::NoteRefusal(const Upstream& worker, const grpc::Status& status) {
+  tried_.push_back(&worker);
+  last_failure_ = status;
+  if (RetryAfter(status).has_value()) {
+    need_.queue_room = true;
+  } else {
+    need_.more_kv_tokens_than =
+        std::max(need_.more_kv_tokens_than, worker.State().report.kv_capacity_tokens());
+  }
+  LogDebug("worker {} has no room: {}", worker.address(), status.error_message());
+}
+
 void Relay::AttemptEnded(const grpc::Status& status) {
   std::unique_ptr<Attempt> attempt;
   std::optional<grpc::Status> stopped;
@@ -92,6 +109,11 @@ void Relay::AttemptEnded(const grpc::Status& status) {
   attempt.reset();  // before the end: it must not outlive the relay
   if (stopped.has_value()) {
     End(*stopped);
+    return;
+  }
+  if (IsRefusal(status) && !OutputBegan()) {
+    NoteRefusal(worker, status);
+    TryNextWorker();
     return;
   }
   if (!IsLoss(status)) {

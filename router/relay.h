@@ -2,7 +2,8 @@
 // ends.
 //
 // A worker that is lost before anything reached the client is replaced by another one, unseen by the client.
-// Every other outcome of a worker is the call's outcome.
+// So is one that has no room for the request (RESOURCE_EXHAUSTED), as long as another has: in its queue, or
+// more KV memory where the request can never fit. Every other outcome of a worker is the call's outcome.
 //
 // Threads: gRPC's callbacks of both sides, one mutex.
 #pragma once
@@ -66,6 +67,9 @@ class Relay {
 
   // Opens the call at the next worker, or ends it.
   void TryNextWorker();
+  // Whether the worker had no room; then what another one must have.
+  static bool IsRefusal(const grpc::Status& status);
+  void NoteRefusal(const Upstream& worker, const grpc::Status& status);
   // Whether `status` is the loss of the worker and not its answer. A CANCELLED that this router did not cause
   // is a worker that shut down.
   static bool IsLoss(const grpc::Status& status);
@@ -74,7 +78,8 @@ class Relay {
   grpc::CallbackServerContext* const client_;
   const WallTime arrival_;
   std::string model_;
-  std::vector<const Upstream*> tried_;  // and lost
+  std::vector<const Upstream*> tried_;  // and lost, or without room
+  Need need_;                           // of the next one
   grpc::Status last_failure_;
 
   absl::Mutex mutex_;

@@ -258,17 +258,22 @@ std::vector<WorkerLoad> Upstreams::Loads() const {
     load.numerics_id = state.report.numerics_id();
     load.context_length = state.report.context_length();
     load.in_flight = state.in_flight;
+    load.queue_room = state.report.queue_room();
+    load.kv_tokens = state.report.kv_capacity_tokens();
     load.reported = int64_t{state.report.running_requests()} + state.report.queued_requests();
     loads.push_back(std::move(load));
   }
   return loads;
 }
 
-absl::StatusOr<Lease> Upstreams::Acquire(absl::string_view model, const std::vector<const Upstream*>& tried) {
+absl::StatusOr<Lease> Upstreams::Acquire(absl::string_view model, const std::vector<const Upstream*>& tried,
+                                         const Need& need) {
   absl::MutexLock lock(&pick_mutex_);
   std::vector<WorkerLoad> loads = Loads();
   for (size_t i = 0; i < loads.size(); ++i) {
-    loads[i].excluded = std::find(tried.begin(), tried.end(), upstreams_[i].get()) != tried.end();
+    loads[i].excluded = std::find(tried.begin(), tried.end(), upstreams_[i].get()) != tried.end() ||
+                        (need.queue_room && loads[i].queue_room == 0) ||
+                        (need.more_kv_tokens_than > 0 && loads[i].kv_tokens <= need.more_kv_tokens_than);
   }
   const absl::StatusOr<size_t> picked = policy_.Pick(loads, model);
   if (!picked.ok()) return picked.status();

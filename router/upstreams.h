@@ -46,6 +46,12 @@ struct UpstreamState {
   std::string why_down;   // the last failure to get reports; empty before the first one, and while up
 };
 
+// What a worker must have that is tried after others turned a request away.
+struct Need {
+  bool queue_room = false;
+  int64_t more_kv_tokens_than = 0;
+};
+
 // A call that is open at a worker.
 class UpstreamCall {
  public:
@@ -142,8 +148,10 @@ class Upstreams {
             RouterMetrics* metrics, std::function<void(bool)> on_ready);
   ~Upstreams();
 
-  // The policy's choice among the workers that are not in `tried`; its errors pass through.
-  absl::StatusOr<Lease> Acquire(absl::string_view model, const std::vector<const Upstream*>& tried);
+  // The policy's choice among the workers that are not in `tried` and have what is needed, as far as their
+  // reports say; its errors pass through.
+  absl::StatusOr<Lease> Acquire(absl::string_view model, const std::vector<const Upstream*>& tried,
+                                const Need& need);
 
   // One line a worker, for people.
   std::string Describe() const;

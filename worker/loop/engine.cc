@@ -1,5 +1,6 @@
 #include "worker/loop/engine.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -112,6 +113,8 @@ class Engine::Impl {
     EngineLoad load = load_;
     load.queued += arriving_;
     load.queued_tokens += arriving_tokens_;
+    if (load.queued == 0 || load.queued_tokens < config_.max_queued_tokens)
+      load.queue_room = std::max(config_.max_queued_requests - load.queued, 0);
     return load;
   }
 

@@ -200,6 +200,7 @@ v1::LoadReport Worker::ReportLoad() const {
   report.set_running_requests(load.running);
   report.set_queued_requests(load.queued);
   report.set_queued_tokens(load.queued_tokens);
+  report.set_queue_room(load.queue_room);
   report.set_kv_free_tokens(load.free_blocks * kBlockTokens);
   report.set_kv_capacity_tokens(model_.kv_capacity_tokens);
   report.set_accepting(Ready());

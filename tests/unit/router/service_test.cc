@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "common/grpc_server.h"
 #include "common/proto_parse.h"
+#include "common/status.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "grpcpp/create_channel.h"
@@ -319,6 +320,91 @@ TEST_F(ServiceTest, ALostWorkerIsNotTriedTwice) {
   StartRouter();
   EXPECT_EQ(Generate().status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(calls.load(), 1);
+}
+
+grpc::Status QueueFull(int seconds) {
+  return ToGrpc(Overloaded("QUEUE_FULL", "the queue is full", absl::Seconds(seconds)));
+}
+
+v1::LoadReport ReportOf(int queue_room, int64_t kv_tokens = 0) {
+  v1::LoadReport report;
+  report.set_accepting(true);
+  report.set_model("tiny");
+  report.set_queue_room(queue_room);
+  report.set_kv_capacity_tokens(kv_tokens);
+  return report;
+}
+
+FakeWorker::OnExecute Refuse(const grpc::Status& status) {
+  return [status](grpc::ServerContext*, const v1::ExecuteRequest&, ExecuteWriter*) { return status; };
+}
+
+FakeWorker::OnExecute Answer() {
+  return [](grpc::ServerContext*, const v1::ExecuteRequest&, ExecuteWriter* writer) {
+    return WriteTokens(writer, 3);
+  };
+}
+
+TEST_F(ServiceTest, AFullWorkerIsReplacedByOneWithRoom) {
+  AddWorker(Refuse(QueueFull(7)))->Report(ReportOf(1));
+  AddWorker(Answer())->Report(ReportOf(1));
+  StartRouter();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Generate().messages.size(), 3u);
+  EXPECT_EQ(workers_[1]->executed(), 4);
+  EXPECT_GT(workers_[0]->executed(), 0);
+  EXPECT_EQ(Requests("OK"), 4);
+}
+
+TEST_F(ServiceTest, WhereNoOtherHasRoomTheLastRefusalAndItsAdviceArePassedOn) {
+  AddWorker(Refuse(QueueFull(7)))->Report(ReportOf(1));
+  AddWorker(Refuse(QueueFull(7)))->Report(ReportOf(1));
+  AddWorker(Answer())->Report(ReportOf(0));  // idle, and takes nobody as it says
+  v1::LoadReport busy = ReportOf(0);
+  busy.set_running_requests(9);
+  workers_[2]->Report(busy);
+  StartRouter();
+  grpc::ClientContext context;
+  const Outcome outcome = ReadAll(stub_->Generate(&context, v1::GenerateRequest()).get());
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(RetryAfter(outcome.status), absl::Seconds(7));
+  const auto pushback = context.GetServerTrailingMetadata().find(kRetryTrailer);
+  ASSERT_NE(pushback, context.GetServerTrailingMetadata().end());
+  EXPECT_EQ(std::string(pushback->second.data(), pushback->second.size()), "7000");
+  EXPECT_EQ(workers_[0]->executed() + workers_[1]->executed(), 2);
+  EXPECT_EQ(workers_[2]->executed(), 0);
+}
+
+TEST_F(ServiceTest, ARequestThatNeverFitsGoesToAWorkerWithMoreMemoryOnly) {
+  const grpc::Status too_small(grpc::StatusCode::RESOURCE_EXHAUSTED, "needs KV memory for 5000 tokens");
+  AddWorker(Refuse(too_small))->Report(ReportOf(1, 4000));
+  AddWorker(Refuse(too_small))->Report(ReportOf(1, 4000));
+  StartRouter();
+  EXPECT_EQ(Generate().status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(workers_[0]->executed() + workers_[1]->executed(), 1);
+}
+
+TEST_F(ServiceTest, ARequestThatDoesNotFitOneWorkerRunsOnALargerOne) {
+  const grpc::Status too_small(grpc::StatusCode::RESOURCE_EXHAUSTED, "needs KV memory for 5000 tokens");
+  AddWorker(Refuse(too_small))->Report(ReportOf(1, 4000));
+  AddWorker(Answer())->Report(ReportOf(1, 8000));
+  StartRouter();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Generate().messages.size(), 3u);
+}
+
+TEST_F(ServiceTest, AWorkerThatRunsOutAfterOutputEndsTheCall) {
+  AddWorker([](grpc::ServerContext*, const v1::ExecuteRequest&, ExecuteWriter* writer) {
+    WriteTokens(writer, 1);
+    return QueueFull(7);
+  })->Report(ReportOf(1));
+  AddWorker(Answer())->Report(ReportOf(1));
+  v1::LoadReport busy = ReportOf(1);
+  busy.set_running_requests(9);
+  workers_[1]->Report(busy);
+  StartRouter();
+  const Outcome outcome = Generate();
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(outcome.messages.size(), 1u);
+  EXPECT_EQ(workers_[1]->executed(), 0);
 }
 
 TEST_F(ServiceTest, AWorkerLostAfterOutputEndsTheCall) {

@@ -179,7 +179,9 @@ TEST_F(EngineTest, AFullQueueTurnsRequestsAway) {
   EXPECT_EQ(sinks[2]->outcome.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(sinks[2]->outcome.status.message()), HasSubstr("1 requests with 8 tokens wait"));
   EXPECT_EQ(RetryAfter(sinks[2]->outcome.status), absl::Seconds(2));
+  EXPECT_EQ(engine.Load().queue_room, 1);
   submit(2);
+  EXPECT_EQ(engine.Load().queue_room, 0);
   submit(1);  // a third request
   sinks[4]->ended.WaitForNotification();
   EXPECT_EQ(sinks[4]->outcome.status.code(), absl::StatusCode::kResourceExhausted);
