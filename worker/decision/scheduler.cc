@@ -13,17 +13,11 @@ namespace {
 // One block in this many stays free of admissions while anything runs.
 constexpr int32_t kWatermarkShare = 100;
 
-bool IsSenior(const Sequence* a, const Sequence* b) {
-  return std::tuple(-int64_t{a->spec.priority}, a->id) < std::tuple(-int64_t{b->spec.priority}, b->id);
-}
-
-bool IsProtected(const Sequence& sequence) {
-  return sequence.preemptions >= Scheduler::kMaxPreemptions;
-}
-
 bool GoesBefore(const Sequence& waiting, const Sequence& running) {
-  return std::tuple(-int64_t{waiting.spec.priority}, waiting.tenant->served_rows) <
-         std::tuple(-int64_t{running.spec.priority}, running.tenant->served_rows);
+  const auto rank = [](const Sequence& s) {
+    return std::tuple(-int64_t{s.spec.priority}, s.tenant->served_rows, s.tenant->running);
+  };
+  return rank(waiting) < rank(running);
 }
 
 bool WantsDecode(const Sequence& sequence) {
@@ -41,11 +35,10 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixCache
       pool_(pool),
       memory_(config.policy.memory, config.policy.prefix_cache, config.slot_tokens, pool, cache),
       watermark_(Preempts() ? pool->num_blocks() / kWatermarkShare : 0),
-      num_slots_(config.policy.admission == AdmissionPolicy::kOne ? 1 : config.max_running) {
+      slots_(config.policy.admission == AdmissionPolicy::kOne ? 1 : config.max_running) {
   RIDGE_CHECK(config.max_running >= 1 && config.step_tokens >= config.max_running &&
               config.chunk_tokens >= 1);
   RIDGE_CHECK(config.policy.memory != MemoryPolicy::kSlots || config.slot_tokens >= 1);
-  for (SlotId slot = num_slots_ - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
 void Scheduler::Add(Sequence* sequence) {
@@ -62,7 +55,7 @@ void Scheduler::Remove(Sequence* sequence) {
       if (!was_held) waiting_.Remove(sequence);
       break;
     case SequenceState::kRunning:
-      LeaveRunning(sequence);
+      running_.Remove(sequence);
       ++unsettled_;
       break;
     case SequenceState::kPreempted:
@@ -88,7 +81,7 @@ void Scheduler::Settle(Sequence* sequence) {
     if (sequence->slot < 0) return;  // it never ran, or was settled
     --unsettled_;
     if (config_.policy.admission == AdmissionPolicy::kBatch) {
-      Hold(sequence);
+      slots_.Hold({std::exchange(sequence->slot, -1), std::exchange(sequence->blocks, {})});
     } else {
       GiveBack(sequence);
     }
@@ -97,7 +90,7 @@ void Scheduler::Settle(Sequence* sequence) {
     WaitAgain(sequence);
   } else if (sequence->state == SequenceState::kRunning && sequence->prefill_planned() &&
              config_.policy.memory == MemoryPolicy::kScratch) {
-    LeaveRunning(sequence);
+    running_.Remove(sequence);
     WaitAgain(sequence);
   }
 }
@@ -108,27 +101,20 @@ void Scheduler::WaitAgain(Sequence* sequence) {
   waiting_.Add(sequence);
 }
 
-void Scheduler::Hold(Sequence* sequence) {
-  held_.push_back({sequence->slot, std::move(sequence->blocks)});
-  sequence->blocks.clear();
-  sequence->slot = -1;
-}
-
-void Scheduler::ReleaseHeld() {
-  for (const Held& held : held_) {
-    pool_->Release(held.blocks);
-    released_slots_.push_back(held.slot);
-    free_slots_.push_back(held.slot);
-  }
-  held_.clear();
-}
-
 ScheduledStep Scheduler::Plan(int64_t now_ns) {
   now_ns_ = now_ns;
+  for (;;) {
+    const int64_t preemptions = preemptions_;
+    ScheduledStep step = TryPlan(now_ns);
+    // Where nobody can go on, those who gave way have left room for others.
+    if (!step.empty() || preemptions_ == preemptions) return step;
+  }
+}
+
+ScheduledStep Scheduler::TryPlan(int64_t now_ns) {
   ScheduledStep step;
   for (Sequence* sequence : forks_.Begin()) waiting_.Add(sequence);
-  // A batch has drained.
-  if (running_.empty() && unsettled_ == 0) ReleaseHeld();
+  if (running_.empty() && unsettled_ == 0) ReleaseBatch();
   if (config_.policy.step == StepPolicy::kFused) {
     PlanDecodes(&step);
     PlanPrompts(now_ns, &step);
@@ -140,8 +126,20 @@ ScheduledStep Scheduler::Plan(int64_t now_ns) {
     if (step.empty() && !decodes_first) PlanDecodes(&step);
     if (!step.empty()) last_was_prefill_ = step.prefill_rows > 0;
   }
-  if (!step.empty()) step.plan.releases = std::exchange(released_slots_, {});
+  if (step.empty()) {
+    // Nothing may be lost with a plan that is not submitted.
+    RIDGE_CHECK(step.plan.attaches.empty() && step.plan.appends.empty());
+  } else {
+    step.plan.releases = slots_.TakeReleases();
+  }
   return step;
+}
+
+void Scheduler::ReleaseBatch() {
+  for (const Slots::Held& held : slots_.TakeHeld()) {
+    pool_->Release(held.blocks);
+    slots_.GiveBack(held.slot);
+  }
 }
 
 void Scheduler::PlanDecodes(ScheduledStep* step) {
@@ -151,23 +149,21 @@ void Scheduler::PlanDecodes(ScheduledStep* step) {
   AddDecodes(step);
   if (step->decode_rows == 0) return;
   // What finished in a batch goes on as padding until the last of it has.
-  step->plan.padded_rows += static_cast<int32_t>(held_.size());
+  step->plan.padded_rows += static_cast<int32_t>(slots_.held().size());
   if (config_.policy.memory == MemoryPolicy::kPadded) {
-    // Some sequences may take more steps than tokens: there is no memory beyond the batch's limit.
-    batch_width_ = std::min(batch_width_ + 1, batch_tokens_);
-    step->plan.padded_width = batch_width_;
+    step->plan.padded_width = padding_.NextWidth();
   } else if (config_.policy.memory == MemoryPolicy::kSlots) {
     for (const Segment& segment : step->plan.segments)
       step->plan.padded_width = std::max(step->plan.padded_width, segment.first_position + 1);
   }
   if (step->plan.padded_width == 0) return;
-  for (const Held& held : held_) step->plan.padded_slots.push_back(held.slot);
+  for (const Slots::Held& held : slots_.held()) step->plan.padded_slots.push_back(held.slot);
 }
 
 void Scheduler::ReserveDecodes(ScheduledStep* step) {
   // The youngest may leave while this goes on: never one before the one at hand.
-  for (size_t i = 0; i < running_.size(); ++i) {
-    Sequence* sequence = running_[i];
+  for (int32_t i = 0; i < running_.size(); ++i) {
+    Sequence* sequence = running_.at(i);
     if (!WantsDecode(*sequence) || !NeedsBlock(*sequence)) continue;
     if (!ReserveDecode(sequence, step) && sequence->state != SequenceState::kRunning) --i;
   }
@@ -177,7 +173,7 @@ bool Scheduler::ReserveDecode(Sequence* sequence, ScheduledStep* step) {
   while (pool_->available_blocks() == 0) {
     if (SomeWillFree()) return false;
     RIDGE_CHECK(Preempts());
-    Sequence* victim = Victim(*sequence);
+    Sequence* victim = running_.Victim(*sequence);
     Preempt(victim != nullptr ? victim : sequence);
     if (victim == nullptr) return false;
   }
@@ -210,14 +206,13 @@ void Scheduler::PlanPrompts(int64_t now_ns, ScheduledStep* step) {
     PlanChunks(now_ns, budget, step);
     return;
   }
-  if (config_.policy.prefill == PrefillPolicy::kPadded) PadAdmitted(*step);
+  if (config_.policy.prefill == PrefillPolicy::kPadded) padding_.AddPrompts(step->admitted);
   for (Sequence* sequence : running_) {
     if (budget > 0 && !sequence->prefill_planned()) PlanChunk(sequence, &budget, step);
   }
-  const int32_t padded = std::min(budget, padding_left_);
+  const int32_t padded = padding_.TakeRows(budget);
   step->plan.padded_rows += padded;
   step->prefill_rows += padded;
-  padding_left_ -= padded;
 }
 
 void Scheduler::AdmitBatch(int64_t now_ns, ScheduledStep* step) {
@@ -225,7 +220,7 @@ void Scheduler::AdmitBatch(int64_t now_ns, ScheduledStep* step) {
   std::vector<Sequence*> batch;
   int32_t known = 0;
   int32_t output = 0;
-  while (static_cast<int32_t>(batch.size()) < num_slots_) {
+  while (static_cast<int32_t>(batch.size()) < slots_.count()) {
     Sequence* next = waiting_.Next(now_ns);
     if (next == nullptr) break;
     const int32_t longest = std::max(known, next->known_tokens());
@@ -241,24 +236,17 @@ void Scheduler::AdmitBatch(int64_t now_ns, ScheduledStep* step) {
     waiting_.Remove(next);
     batch.push_back(next);
   }
-  batch_width_ = known;
-  batch_tokens_ = known + output - 1;
+  padding_.BeginBatch(known, output);
   for (Sequence* sequence : batch) waiting_.Add(sequence);
   for (Sequence* sequence : batch) {
     if (!Admit(sequence, step)) break;
   }
 }
 
-void Scheduler::PadAdmitted(const ScheduledStep& step) {
-  int32_t longest = 0;
-  for (const Sequence* sequence : step.admitted) longest = std::max(longest, sequence->prefill_tokens);
-  for (const Sequence* sequence : step.admitted) padding_left_ += longest - sequence->prefill_tokens;
-}
-
 void Scheduler::PlanChunks(int64_t now_ns, int32_t budget, ScheduledStep* step) {
   bool admits = true;
   while (budget > 0) {
-    Sequence* running = NextPrefill(*step);
+    Sequence* running = running_.NextPrefill(step->sequences);
     Sequence* waiting = admits ? NextWaiting(now_ns) : nullptr;
     // A running prefill holds memory already: only a tenant that was served less, or a higher class, goes
     // before it.
@@ -279,34 +267,20 @@ Sequence* Scheduler::NextWaiting(int64_t now_ns) const {
   return only_->state == SequenceState::kWaiting ? only_ : nullptr;
 }
 
-Sequence* Scheduler::NextPrefill(const ScheduledStep& step) const {
-  Sequence* next = nullptr;
-  const auto rank = [](const Sequence& s) {
-    return std::tuple(-int64_t{s.spec.priority}, s.tenant->served_rows, s.id);
-  };
-  for (Sequence* sequence : running_) {
-    if (sequence->prefill_planned()) continue;
-    if (std::find(step.sequences.begin(), step.sequences.end(), sequence) != step.sequences.end()) continue;
-    if (next == nullptr || rank(*sequence) < rank(*next)) next = sequence;
-  }
-  return next;
-}
-
 bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
-  while (free_slots_.empty() || !TakeBlocks(sequence, step)) {
-    Sequence* victim = !Preempts() || SomeWillFree() ? nullptr : VictimOfGreaterShare(*sequence);
+  while (!slots_.any_free() || !TakeBlocks(sequence, step)) {
+    Sequence* victim =
+        !Preempts() || SomeWillFree() ? nullptr : running_.VictimOfGreaterShare(*sequence, step->admitted);
     if (victim == nullptr) return false;
     Preempt(victim);
   }
   waiting_.Admit(sequence, now_ns_);
   forks_.OnAdmitted(sequence);
   sequence->state = SequenceState::kRunning;
-  sequence->slot = free_slots_.back();
-  free_slots_.pop_back();
-  ++sequence->tenant->running;
+  sequence->slot = slots_.Take();
   step->plan.attaches.push_back(AttachOf(*sequence));
   for (BlockId block : sequence->blocks) step->plan.appends.push_back({sequence->slot, block});
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, IsSenior), sequence);
+  running_.Add(sequence);
   step->admitted.push_back(sequence);
   if (config_.policy.admission == AdmissionPolicy::kOne) only_ = sequence;
   return true;
@@ -314,8 +288,8 @@ bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
 
 bool Scheduler::TakeBlocks(Sequence* sequence, ScheduledStep* step) {
   const Sequence* lender = memory_.Lends() ? forks_.Lender(*sequence) : nullptr;
-  return memory_.Take(sequence, IsProtected(*sequence), running_.empty() ? 0 : watermark_, batch_tokens_,
-                      lender, &step->plan.copies);
+  return memory_.Take(sequence, IsProtected(*sequence), running_.empty() ? 0 : watermark_,
+                      padding_.batch_tokens(), lender, &step->plan.copies);
 }
 
 void Scheduler::PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* step) {
@@ -348,26 +322,8 @@ void Scheduler::AddSegment(Segment segment, Sequence* sequence, ScheduledStep* s
   sequence->tenant->served_rows += segment.num_rows;
 }
 
-Sequence* Scheduler::Victim(const Sequence& for_whom) const {
-  for (auto it = running_.rbegin(); it != running_.rend() && *it != &for_whom; ++it) {
-    if (!IsProtected(**it)) return *it;
-  }
-  return nullptr;
-}
-
-Sequence* Scheduler::VictimOfGreaterShare(const Sequence& for_whom) const {
-  Sequence* victim = nullptr;
-  for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
-    Sequence* candidate = *it;
-    if (IsProtected(*candidate) || candidate->spec.priority > for_whom.spec.priority) continue;
-    if (candidate->tenant->running <= for_whom.tenant->running + 1) continue;
-    if (victim == nullptr || candidate->tenant->running > victim->tenant->running) victim = candidate;
-  }
-  return victim;
-}
-
 void Scheduler::Preempt(Sequence* sequence) {
-  LeaveRunning(sequence);
+  running_.Remove(sequence);
   sequence->state = SequenceState::kPreempted;
   ++sequence->preemptions;
   ++preemptions_;
@@ -375,28 +331,20 @@ void Scheduler::Preempt(Sequence* sequence) {
   Settle(sequence);
 }
 
-void Scheduler::LeaveRunning(Sequence* sequence) {
-  running_.erase(std::find(running_.begin(), running_.end(), sequence));
-  --sequence->tenant->running;
-}
-
 void Scheduler::GiveBack(Sequence* sequence) {
   pool_->Release(sequence->blocks);
   sequence->blocks.clear();
-  // The plan that reuses the slot also carries its release, and releases are applied first.
-  released_slots_.push_back(sequence->slot);
-  free_slots_.push_back(sequence->slot);
-  sequence->slot = -1;
+  slots_.GiveBack(std::exchange(sequence->slot, -1));
 }
 
 void Scheduler::CheckInvariant(const std::vector<const Sequence*>& sequences) const {
   std::vector<int32_t> readers(pool_->num_blocks(), 0);
-  std::vector<bool> slot_taken(num_slots_, false);
-  for (SlotId slot : free_slots_) {
+  std::vector<bool> slot_taken(slots_.count(), false);
+  for (SlotId slot : slots_.free()) {
     RIDGE_CHECK(!slot_taken[slot]);
     slot_taken[slot] = true;
   }
-  for (const Held& held : held_) {
+  for (const Slots::Held& held : slots_.held()) {
     RIDGE_CHECK(!slot_taken[held.slot]);
     slot_taken[held.slot] = true;
     for (BlockId block : held.blocks) ++readers[block];

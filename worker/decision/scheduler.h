@@ -21,8 +21,11 @@
 #include "worker/backend/step_plan.h"
 #include "worker/decision/engine_policy.h"
 #include "worker/decision/forks.h"
+#include "worker/decision/padding.h"
+#include "worker/decision/running_set.h"
 #include "worker/decision/sequence.h"
 #include "worker/decision/sequence_memory.h"
+#include "worker/decision/slots.h"
 #include "worker/decision/tenant_shares.h"
 #include "worker/decision/waiting_queue.h"
 #include "worker/memory/block_pool.h"
@@ -51,8 +54,6 @@ struct ScheduledStep {
 
 class Scheduler {
  public:
-  static constexpr int32_t kMaxPreemptions = 3;
-
   // `cache` is not used where the configuration says so.
   Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixCache* cache);
 
@@ -76,7 +77,7 @@ class Scheduler {
 
   int32_t num_waiting() const { return waiting_.size() + forks_.num_held(); }
   int64_t waiting_tokens() const { return waiting_.tokens(); }
-  int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t num_running() const { return running_.size(); }
   int64_t preemptions() const { return preemptions_; }  // from the start
   const PrefixCounters& prefix_counters() const { return memory_.counters(); }
 
@@ -84,6 +85,7 @@ class Scheduler {
   void CheckInvariant(const std::vector<const Sequence*>& sequences) const;
 
  private:
+  ScheduledStep TryPlan(int64_t now_ns);
   void PlanDecodes(ScheduledStep* step);
   // Makes room for the next decode row of every running sequence that can have it.
   void ReserveDecodes(ScheduledStep* step);
@@ -93,54 +95,35 @@ class Scheduler {
   void PlanChunks(int64_t now_ns, int32_t budget, ScheduledStep* step);
   // Fills the slots where the last batch has drained.
   void AdmitBatch(int64_t now_ns, ScheduledStep* step);
-  // Adds what makes the prompts that were just admitted as long as the longest.
-  void PadAdmitted(const ScheduledStep& step);
   Sequence* NextWaiting(int64_t now_ns) const;
-  Sequence* NextPrefill(const ScheduledStep& step) const;
   bool Admit(Sequence* sequence, ScheduledStep* step);
   bool TakeBlocks(Sequence* sequence, ScheduledStep* step);
   void PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* step);
   void AddSegment(Segment segment, Sequence* sequence, ScheduledStep* step);
 
-  // The running sequence that should give way to one of this seniority; null where none is younger.
-  Sequence* Victim(const Sequence& for_whom) const;
-  Sequence* VictimOfGreaterShare(const Sequence& for_whom) const;
   void Preempt(Sequence* sequence);
-  void LeaveRunning(Sequence* sequence);
   void GiveBack(Sequence* sequence);
   void WaitAgain(Sequence* sequence);
-  // Keeps slot and blocks of one that finished in a batch until the batch has drained.
-  void Hold(Sequence* sequence);
-  void ReleaseHeld();
+  // The batch has drained: gives back what its finished sequences held.
+  void ReleaseBatch();
   bool Preempts() const { return config_.policy.memory == MemoryPolicy::kOnDemand; }
   // Whether memory or slots come back without anyone being preempted.
   bool SomeWillFree() const;
-
-  // What remains of a finished sequence.
-  struct Held {
-    SlotId slot;
-    std::vector<BlockId> blocks;
-  };
 
   const SchedulerConfig config_;
   BlockPool* const pool_;
   SequenceMemory memory_;
   const int32_t watermark_;  // blocks that admissions leave to running sequences
-  const int32_t num_slots_;
+  Slots slots_;
   TenantShares tenants_;
   WaitingQueue waiting_;
   Forks forks_;
-  std::vector<Sequence*> running_;  // by seniority: priority, then arrival
-  int32_t unsettled_ = 0;           // preempted or finished with steps in flight: what they hold comes back
-  std::vector<SlotId> free_slots_;
-  std::vector<SlotId> released_slots_;  // to be told with the next plan
+  RunningSet running_;
+  Padding padding_;
+  int32_t unsettled_ = 0;  // preempted or finished with steps in flight: what they hold comes back
   int64_t preemptions_ = 0;
 
   Sequence* only_ = nullptr;       // the one that runs, where it is one at a time
-  std::vector<Held> held_;         // finished in a batch that has not drained
-  int32_t batch_tokens_ = 0;       // of each sequence of the batch at its limit
-  int32_t batch_width_ = 0;        // positions that its rows have come to
-  int32_t padding_left_ = 0;       // padded rows of admitted prompts that are still to be computed
   int64_t now_ns_ = 0;             // of the plan that is being written
   bool last_was_prefill_ = false;  // of separate steps
 };

@@ -71,9 +71,14 @@ BlockId SequenceMemory::Extend(Sequence* sequence) {
 }
 
 void SequenceMemory::Publish(Sequence* sequence) {
-  if (!prefix_cache_) return;
-  for (; (sequence->published_blocks + 1) * kBlockTokens <= sequence->collected_rows;
-       ++sequence->published_blocks) {
+  const int32_t full_blocks = sequence->collected_rows / kBlockTokens;
+  if (!prefix_cache_ || sequence->published_blocks >= full_blocks) return;
+  if (std::exchange(sequence->chain_evictions, cache_->evictions()) != cache_->evictions() &&
+      !cache_->IsReachable(sequence->chain)) {
+    sequence->published_blocks = 0;
+    sequence->chain = {0, sequence->spec.cache_salt};
+  }
+  for (; sequence->published_blocks < full_blocks; ++sequence->published_blocks) {
     std::array<TokenId, kBlockTokens> tokens;
     for (int32_t i = 0; i < kBlockTokens; ++i)
       tokens[i] = sequence->token(sequence->published_blocks * kBlockTokens + i);

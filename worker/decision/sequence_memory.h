@@ -47,7 +47,8 @@ class SequenceMemory {
   // One more block for a running sequence. Requires that one is available.
   BlockId Extend(Sequence* sequence);
 
-  // The sequence's full blocks among its collected rows become known to the prefix cache.
+  // The sequence's full blocks among its collected rows become known to the prefix cache; those published
+  // before too, where another's block of the chain that they continue was evicted meanwhile.
   void Publish(Sequence* sequence);
 
   int32_t available_blocks() const { return pool_->available_blocks(); }

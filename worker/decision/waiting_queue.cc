@@ -29,13 +29,14 @@ void WaitingQueue::Admit(Sequence* sequence, int64_t now_ns) {
 
 Sequence* WaitingQueue::Next(int64_t now_ns) const {
   // Smallest first.
-  using Rank = std::tuple<int64_t, int64_t, SequenceId>;
+  using Rank = std::tuple<int64_t, int64_t, int32_t, SequenceId>;
   Sequence* next = nullptr;
   Rank first;
   for (const auto& [key, line] : lines_) {
     Sequence* head = line.sequences.begin()->second;
     const int64_t waited_ns = now_ns - std::max(head->spec.arrival_ns, line.admitted_ns);
-    const Rank rank(-(head->spec.priority + waited_ns / kAgeingNs), head->tenant->served_rows, head->id);
+    const Rank rank(-(head->spec.priority + waited_ns / kAgeingNs), head->tenant->served_rows,
+                    head->tenant->running, head->id);
     if (next == nullptr || rank < first) {
       next = head;
       first = rank;

@@ -1,7 +1,7 @@
 // The sequences that wait, and which of them comes next: the highest priority first; among equals the tenant
-// that was served least; then the oldest. A tenant's class gains one for every kAgeingNs that its oldest
-// sequence has waited without anyone of the class being admitted, so that none waits for ever, and a long
-// line does not come before other tenants for its length.
+// that was served least, or of which fewest run; then the oldest. A tenant's class gains one for every
+// kAgeingNs that its oldest sequence has waited without anyone of the class being admitted, so that none
+// waits for ever, and a long line does not come before other tenants for its length.
 //
 // Threads: engine thread only. Ownership: sequences and tenants belong to others.
 #pragma once

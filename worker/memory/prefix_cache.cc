@@ -6,7 +6,7 @@
 
 namespace ridge::worker {
 
-PrefixCache::PrefixCache(BlockPool* pool) : pool_(pool), keys_(pool->num_blocks()) {
+PrefixCache::PrefixCache(BlockPool* pool) : pool_(pool), keys_(pool->num_blocks()), ids_(pool->num_blocks()) {
   pool->OnEviction([this](BlockId block) { Forget(block); });
 }
 
@@ -19,7 +19,7 @@ PrefixCache::Match PrefixCache::Find(const std::string& salt, absl::Span<const T
     if (it == index_.end()) break;
     pool_->AddReader(it->second.block);
     match.blocks.push_back(it->second.block);
-    key.parent = {it->second.id, {}};
+    key.parent = {it->second.id, {}, it->second.block};
   }
   match.node = std::move(key.parent);
   return match;
@@ -30,16 +30,28 @@ ChainNode PrefixCache::Publish(const ChainNode& parent, absl::Span<const TokenId
   Key key{parent, {}};
   std::copy(tokens.begin(), tokens.end(), key.tokens.begin());
   const auto [it, inserted] = index_.try_emplace(key, Entry{block, next_id_});
+  const ChainNode node{it->second.id, {}, it->second.block};
   if (inserted) {
-    ++next_id_;
+    // It may be known as the continuation of a chain that is gone.
+    if (ids_[block] != 0) index_.erase(keys_[block]);
+    ids_[block] = next_id_++;
     keys_[block] = std::move(key);
     pool_->Keep(block);
   }
-  return {it->second.id, {}};
+  return node;
+}
+
+bool PrefixCache::IsReachable(const ChainNode& node) const {
+  const ChainNode* at = &node;
+  for (; at->id != 0; at = &keys_[at->block].parent) {
+    if (ids_[at->block] != at->id) return false;
+  }
+  return true;
 }
 
 void PrefixCache::Forget(BlockId block) {
   index_.erase(keys_[block]);
+  ids_[block] = 0;
   ++evictions_;
 }
 

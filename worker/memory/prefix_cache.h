@@ -25,8 +25,9 @@ namespace ridge::worker {
 // Where a chain stands: before its first block, where only the salt tells it from others, or after the block
 // that `id` names. Carried on by Find and Publish.
 struct ChainNode {
-  uint64_t id = 0;   // 0: before the first block
-  std::string salt;  // empty after it
+  uint64_t id = 0;     // 0: before the first block
+  std::string salt;    // empty after it
+  BlockId block = -1;  // that holds it
 
   bool operator==(const ChainNode&) const = default;
   template <typename H>
@@ -48,6 +49,9 @@ class PrefixCache {
   };
   // The longest chain of whole blocks along `tokens`, from their beginning.
   Match Find(const std::string& salt, absl::Span<const TokenId> tokens);
+
+  // Whether a look-up still finds the way to this node: no block of its chain was evicted.
+  bool IsReachable(const ChainNode& node) const;
 
   // Makes a full block of kBlockTokens tokens findable as the continuation of `parent`; to be called after
   // the step that wrote it was collected, while it is owned. Returns the chain's new node: an older one where
@@ -78,7 +82,8 @@ class PrefixCache {
   BlockPool* const pool_;
   uint64_t next_id_ = 1;  // never reused: what continued an evicted block is not found again
   absl::flat_hash_map<Key, Entry> index_;
-  std::vector<Key> keys_;  // of each kept block
+  std::vector<Key> keys_;      // of each kept block
+  std::vector<uint64_t> ids_;  // of the node that each kept block holds, 0 for others
   int64_t evictions_ = 0;
 };
 

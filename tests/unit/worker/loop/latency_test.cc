@@ -91,19 +91,27 @@ TEST_F(LatencyTest, AFloodOfOneTenantCostsAnotherNoMoreThanItsShare) {
   const double alone_ms = TtftAloneMs(kConfig, 256);
   Start(kConfig);
   for (int i = 0; i < 1000; ++i) Add(4096, 64, "flood");
+  std::mt19937 random(3);
   double longest_step_ms = 0;
-  std::vector<double> ttft_ms;
+  std::vector<double> ttft_ms, waited_ms;
   // Another's requests arrive one by one, at any point of the flood.
   for (int i = 0; i < 200; ++i) {
-    for (int step = 0; step < 17 + i % 5; ++step) longest_step_ms = std::max(longest_step_ms, StepMs());
+    double step_ms = 0;
+    for (int step = 0; step < 17 + i % 5; ++step) {
+      step_ms = StepMs();
+      longest_step_ms = std::max(longest_step_ms, step_ms);
+    }
     const SequenceId id = Add(256, 4, "other");
     while (!token_ns_.contains(id)) Step();
     ttft_ms.push_back(TtftMs(id));
+    // The engine looks at its inbox between steps: until then it has waited for some part of one.
+    waited_ms.push_back(TtftMs(id) + step_ms * std::uniform_real_distribution<double>()(random));
   }
   std::sort(ttft_ms.begin(), ttft_ms.end());
+  std::sort(waited_ms.begin(), waited_ms.end());
   const double p99_ms = ttft_ms[197];
-  std::printf("alone %.1f ms, p50 %.1f, p99 %.1f, step %.1f\n", alone_ms, ttft_ms[99], p99_ms,
-              longest_step_ms);
+  std::printf("alone %.1f ms, step %.1f; p50 %.1f, p99 %.1f; with the wait for the inbox %.1f, %.1f\n",
+              alone_ms, longest_step_ms, ttft_ms[99], p99_ms, waited_ms[99], waited_ms[197]);
   EXPECT_GT(core_->Load().queued, 400);  // the flood goes on
   EXPECT_LE(p99_ms, 2 * alone_ms + longest_step_ms);
 }

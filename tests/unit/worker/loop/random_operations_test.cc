@@ -130,11 +130,27 @@ class Reference {
   std::vector<std::vector<std::vector<TokenId>>> expected_;
 };
 
+// Any choices that go together; every second engine is the default one.
+EnginePolicy RandomPolicy(std::mt19937& random) {
+  const auto one_of = [&](const std::vector<const char*>& names) {
+    return std::string(names[random() % names.size()]);
+  };
+  for (;;) {
+    PolicyNames names;
+    if (random() % 2 == 0) {
+      names.memory = one_of({"scratch", "contiguous", "padded", "slots", "reserved", "on_demand"});
+      names.admission = one_of({"one", "batch", "continuous"});
+      names.prefill = one_of({"whole", "padded", "chunked"});
+      names.step = one_of({"separate", "fused"});
+    }
+    names.launch = one_of({"stream", "graph"});
+    names.prefix_cache = one_of({"off", "on", "on"});
+    if (const absl::StatusOr<EnginePolicy> policy = PolicyOf(names); policy.ok()) return *policy;
+  }
+}
+
 EngineConfig RandomConfig(std::mt19937& random) {
-  const std::string preset = random() % 2 == 0 ? "ridge" : PresetNames()[random() % PresetNames().size()];
-  EnginePolicy policy = PresetPolicy(preset);
-  policy.launch = random() % 2 == 0 ? LaunchPolicy::kGraph : LaunchPolicy::kStream;
-  if (preset == "ridge") policy.prefix_cache = random() % 4 != 0;
+  const EnginePolicy policy = RandomPolicy(random);
   const int32_t max_running = 1 + static_cast<int32_t>(random() % 12);
   return {.num_blocks = kSmallestPool + static_cast<int32_t>(random() % 40),
           .max_running = max_running,

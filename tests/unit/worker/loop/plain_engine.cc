@@ -1,0 +1,418 @@
+#include "tests/unit/worker/loop/plain_engine.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+#include "worker/decision/sequence_memory.h"
+#include "worker/decision/waiting_queue.h"
+
+namespace ridge::worker {
+
+PlainEngine::PlainEngine(const EngineConfig& config) : config_(config) {
+  for (BlockId block = config.num_blocks - 1; block >= 0; --block) free_.push_back(block);
+}
+
+void PlainEngine::Add(SequenceId first, int32_t num_choices, const SequenceSpec& spec,
+                      const std::vector<TokenId>& output) {
+  for (int32_t i = 0; i < num_choices; ++i) {
+    Item item{
+        .id = first + static_cast<SequenceId>(i), .first = first, .num_choices = num_choices, .spec = spec};
+    item.tokens = spec.prompt;
+    item.tokens.insert(item.tokens.end(), output.begin(), output.end());
+    if (i > 0) item.state = State::kHeld;
+    EnterTenant(spec.tenant);
+    items_.emplace(item.id, std::move(item));
+  }
+}
+
+void PlainEngine::Cancel(SequenceId first) {
+  std::vector<SequenceId> choices;
+  for (const auto& [id, item] : items_) {
+    if (item.first == first) choices.push_back(id);
+  }
+  for (SequenceId id : choices) Stop(id);
+}
+
+void PlainEngine::Stop(SequenceId choice) {
+  const auto it = items_.find(choice);
+  if (it == items_.end() || it->second.state == State::kFinished) return;
+  Finish(&it->second);
+  Settle(&it->second);
+}
+
+std::vector<PlainPlan> PlainEngine::Turn(int64_t now_ns) {
+  std::vector<PlainPlan> plans;
+  const size_t most = config_.policy.launch == LaunchPolicy::kGraph ? 2 : 1;
+  while (in_flight_.size() < most) {
+    PlainPlan plan = Plan(now_ns);
+    if (plan.rows.empty()) break;
+    plans.push_back(std::move(plan));
+  }
+  if (!in_flight_.empty()) Collect();
+  return plans;
+}
+
+int32_t PlainEngine::Count(State state) const {
+  return static_cast<int32_t>(std::count_if(items_.begin(), items_.end(),
+                                            [&](const auto& entry) { return entry.second.state == state; }));
+}
+
+std::vector<PlainEngine::Item*> PlainEngine::Running() {
+  std::vector<Item*> running;
+  for (auto& [id, item] : items_) {
+    if (item.state == State::kRunning) running.push_back(&item);
+  }
+  std::stable_sort(running.begin(), running.end(),
+                   [](const Item* a, const Item* b) { return a->spec.priority > b->spec.priority; });
+  return running;
+}
+
+bool PlainEngine::SomeWillFree() {
+  return std::any_of(items_.begin(), items_.end(), [](const auto& entry) {
+    const Item& item = entry.second;
+    return item.has_slot && (item.state != State::kRunning || item.all_planned());
+  });
+}
+
+int32_t PlainEngine::RunningOf(const std::string& tenant) const {
+  return static_cast<int32_t>(std::count_if(items_.begin(), items_.end(), [&](const auto& entry) {
+    return entry.second.state == State::kRunning && entry.second.spec.tenant == tenant;
+  }));
+}
+
+bool PlainEngine::HasSlot() const {
+  const auto taken =
+      std::count_if(items_.begin(), items_.end(), [](const auto& entry) { return entry.second.has_slot; });
+  return taken < config_.max_running;
+}
+
+PlainPlan PlainEngine::Plan(int64_t now_ns) {
+  ++plan_;
+  for (auto& [id, item] : items_) {
+    if (item.state == State::kHeld && releasing_.contains(item.first)) item.state = State::kWaiting;
+  }
+  releasing_.clear();
+  PlainPlan plan;
+  Step step;
+  PlanDecodes(&plan, &step);
+  PlanChunks(now_ns, &plan, &step);
+  if (!step.rows.empty()) in_flight_.push_back(std::move(step));
+  return plan;
+}
+
+void PlainEngine::PlanDecodes(PlainPlan* plan, Step* step) {
+  const auto wants = [](const Item& item) {
+    return item.state == State::kRunning && item.is_prefilled() && !item.all_planned();
+  };
+  for (Item* item : Running()) {
+    if (!wants(*item) || !item->needs_block()) continue;
+    while (available_blocks() == 0 && item->state == State::kRunning && !SomeWillFree()) {
+      // The youngest of the lowest priority: younger than this one, or it is this one.
+      Item* victim = item;
+      const std::vector<Item*> running = Running();
+      for (auto it = running.rbegin(); *it != item; ++it) {
+        if ((*it)->is_protected()) continue;
+        victim = *it;
+        break;
+      }
+      Preempt(victim);
+    }
+    if (available_blocks() == 0 || item->state != State::kRunning) continue;
+    item->blocks.push_back(TakeBlock());
+    plan->blocks[item->id].push_back(item->blocks.back());
+  }
+  for (Item* item : Running()) {
+    if (wants(*item) && !item->needs_block()) AddRows(item, 1, 1, plan, step);
+  }
+}
+
+void PlainEngine::PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step) {
+  int32_t budget = config_.step_tokens - static_cast<int32_t>(step->rows.size());
+  std::set<SequenceId> planned, admitted;
+  for (const auto& [id, rows, outputs] : step->rows) planned.insert(id);
+  bool admits = true;
+  while (budget > 0) {
+    Item* running = NextPrefill(planned);
+    Item* waiting = admits ? NextWaiting(now_ns) : nullptr;
+    const auto before = [this](const Item& item) {
+      return std::tuple(-item.spec.priority, served_.at(item.spec.tenant), RunningOf(item.spec.tenant));
+    };
+    if (waiting != nullptr && (running == nullptr || before(*waiting) < before(*running))) {
+      admits = Admit(waiting, admitted, now_ns, plan);
+      if (!admits) continue;
+      admitted.insert(waiting->id);
+      running = waiting;
+    }
+    if (running == nullptr) return;
+    planned.insert(running->id);
+    PlanChunk(running, &budget, plan, step);
+  }
+}
+
+void PlainEngine::PlanChunk(Item* item, int32_t* budget, PlainPlan* plan, Step* step) {
+  const int32_t rows = std::min({item->prefill - item->planned, config_.chunk_tokens, *budget});
+  *budget -= rows;
+  AddRows(item, rows, item->planned + rows == item->prefill ? 1 : 0, plan, step);
+}
+
+void PlainEngine::AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* plan, Step* step) {
+  plan->rows.emplace_back(item->id, item->planned, rows, outputs);
+  step->rows.emplace_back(item->id, rows, outputs);
+  item->planned += rows;
+  item->promised += outputs;
+  ++item->in_flight;
+  served_.at(item->spec.tenant) += rows;
+  if (item->num_choices > 1 && item->planned >= item->prompt() && item->lends_from < 0) {
+    item->lends_from = plan_ + 1;
+    ReleaseChoices(item->first);
+  }
+}
+
+PlainEngine::Item* PlainEngine::NextWaiting(int64_t now_ns) {
+  // The head of each tenant's line of a class; items are in the order of ids.
+  std::map<std::pair<std::string, int32_t>, Item*> heads;
+  for (auto& [id, item] : items_) {
+    if (item.state == State::kWaiting) heads.try_emplace({item.spec.tenant, item.spec.priority}, &item);
+  }
+  Item* next = nullptr;
+  const auto rank = [&](const Item& item) {
+    int64_t since_ns = item.spec.arrival_ns;
+    const auto admitted = admitted_ns_.find({item.spec.tenant, item.spec.priority});
+    if (admitted != admitted_ns_.end()) since_ns = std::max(since_ns, admitted->second);
+    const int64_t ages = (now_ns - since_ns) / WaitingQueue::kAgeingNs;
+    return std::tuple(-(item.spec.priority + ages), served_.at(item.spec.tenant), RunningOf(item.spec.tenant),
+                      item.id);
+  };
+  for (const auto& [line, head] : heads) {
+    if (next == nullptr || rank(*head) < rank(*next)) next = head;
+  }
+  return next;
+}
+
+PlainEngine::Item* PlainEngine::NextPrefill(const std::set<SequenceId>& planned) {
+  Item* next = nullptr;
+  const auto rank = [this](const Item& item) {
+    return std::tuple(-item.spec.priority, served_.at(item.spec.tenant), RunningOf(item.spec.tenant),
+                      item.id);
+  };
+  for (Item* item : Running()) {
+    if (item->is_prefilled() || planned.contains(item->id)) continue;
+    if (next == nullptr || rank(*item) < rank(*next)) next = item;
+  }
+  return next;
+}
+
+bool PlainEngine::Admit(Item* item, const std::set<SequenceId>& admitted, int64_t now_ns, PlainPlan* plan) {
+  while (!HasSlot() || !TakeBlocks(item, plan)) {
+    if (SomeWillFree()) return false;
+    // The youngest of the tenant that runs most.
+    Item* victim = nullptr;
+    int32_t most = RunningOf(item->spec.tenant) + 1;
+    const std::vector<Item*> running = Running();
+    for (auto it = running.rbegin(); it != running.rend(); ++it) {
+      const int32_t share = RunningOf((*it)->spec.tenant);
+      if ((*it)->is_protected() || (*it)->spec.priority > item->spec.priority || share <= most) continue;
+      if (admitted.contains((*it)->id)) continue;
+      victim = *it;
+      most = share;
+    }
+    if (victim == nullptr) return false;
+    Preempt(victim);
+  }
+  item->state = State::kRunning;
+  item->has_slot = true;
+  item->lends_from = -1;
+  plan->blocks[item->id] = item->blocks;
+  admitted_ns_[{item->spec.tenant, item->spec.priority}] = now_ns;
+  ForgetEmptyLines();
+  return true;
+}
+
+bool PlainEngine::TakeBlocks(Item* item, PlainPlan* plan) {
+  const int32_t spared = running() == 0 ? 0 : config_.num_blocks / 100;
+  if (item->id == refused_ && available_blocks() - spared < refused_missing_) return false;
+  const Item* lender = nullptr;
+  for (const auto& [id, other] : items_) {
+    if (other.first != item->first || id == item->id || other.state != State::kRunning) continue;
+    if (other.lends_from < 0 || other.lends_from > plan_) continue;
+    lender = &other;
+    break;
+  }
+  int32_t rows = 0;
+  int64_t node = 0;
+  std::vector<BlockId> found;
+  if (lender != nullptr) {
+    rows = item->prompt() - 1;
+    found.assign(lender->blocks.begin(), lender->blocks.begin() + rows / kBlockTokens);
+  } else if (config_.policy.prefix_cache) {
+    for (; rows + kBlockTokens <= item->known() - 1; rows += kBlockTokens) {
+      const Node* next = FindNode(node, item->spec.cache_salt, Tokens(*item, rows));
+      if (next == nullptr) break;
+      found.push_back(next->block);
+      node = next->id;
+    }
+  }
+  for (BlockId block : found) AddReader(block);
+  const int32_t wanted = item->is_protected()
+                             ? SequenceMemory::BlocksAtLimit(item->prompt(), item->spec.max_tokens)
+                             : BlocksForTokens(item->known());
+  const int32_t missing = wanted - static_cast<int32_t>(found.size());
+  if (missing > available_blocks() - spared) {
+    ReleaseBlocks(found);
+    refused_ = item->id;
+    refused_missing_ = missing;
+    return false;
+  }
+  refused_ = 0;
+  item->blocks = found;
+  for (int32_t i = 0; i < missing; ++i) item->blocks.push_back(TakeBlock());
+  if (rows % kBlockTokens > 0)
+    plan->copies.emplace_back(lender->blocks[found.size()], item->blocks[found.size()]);
+  item->published = lender != nullptr ? 0 : static_cast<int32_t>(found.size());
+  item->node = node;
+  item->prefill = item->known();
+  item->planned = item->collected = rows;
+  item->promised = item->generated;
+  if (lender == nullptr) found_tokens_ += rows;
+  return true;
+}
+
+void PlainEngine::Collect() {
+  const Step step = in_flight_.front();
+  in_flight_.pop_front();
+  for (const auto& [id, rows, outputs] : step.rows) {
+    Item* item = &items_.at(id);
+    item->collected += rows;
+    --item->in_flight;
+    if (item->state != State::kFinished) {
+      Publish(item);
+      item->generated += outputs;
+      if (item->generated == item->spec.max_tokens) Finish(item);
+    }
+    Settle(item);
+  }
+}
+
+void PlainEngine::Publish(Item* item) {
+  if (!config_.policy.prefix_cache) return;
+  while ((item->published + 1) * kBlockTokens <= item->collected) {
+    // What the chain rests on may be gone: it begins anew.
+    if (!IsReachable(item->node)) item->published = item->node = 0;
+    const std::vector<TokenId> tokens = Tokens(*item, item->published * kBlockTokens);
+    const Node* node = FindNode(item->node, item->spec.cache_salt, tokens);
+    if (node == nullptr) {
+      const BlockId block = item->blocks[static_cast<size_t>(item->published)];
+      std::erase_if(nodes_, [&](const Node& other) { return other.block == block; });
+      nodes_.push_back(
+          {++last_node_, item->node, item->node == 0 ? item->spec.cache_salt : "", tokens, block});
+      node = &nodes_.back();
+    }
+    item->node = node->id;
+    ++item->published;
+  }
+}
+
+void PlainEngine::Finish(Item* item) {
+  if (item->num_choices > 1 && item->state != State::kHeld) ReleaseChoices(item->first);
+  item->state = State::kFinished;
+  ForgetEmptyLines();
+  LeaveTenant(item->spec.tenant);
+}
+
+void PlainEngine::Settle(Item* item) {
+  if (item->in_flight > 0) return;
+  if (item->state == State::kPreempted) {
+    GiveBack(item);
+    item->state = State::kWaiting;
+  } else if (item->state == State::kFinished) {
+    if (item->has_slot) GiveBack(item);
+    items_.erase(item->id);
+  }
+}
+
+void PlainEngine::Preempt(Item* item) {
+  item->state = State::kPreempted;
+  ++item->preemptions;
+  ++preemptions_;
+  Settle(item);
+}
+
+void PlainEngine::GiveBack(Item* item) {
+  ReleaseBlocks(item->blocks);
+  item->blocks.clear();
+  item->has_slot = false;
+}
+
+void PlainEngine::ReleaseChoices(SequenceId first) {
+  if (planned_prompts_.insert(first).second) releasing_.insert(first);
+}
+
+std::vector<TokenId> PlainEngine::Tokens(const Item& item, int32_t begin) {
+  return {item.tokens.begin() + begin, item.tokens.begin() + begin + kBlockTokens};
+}
+
+BlockId PlainEngine::TakeBlock() {
+  BlockId block;
+  if (!free_.empty()) {
+    block = free_.back();
+    free_.pop_back();
+  } else {
+    block = idle_.front();
+    idle_.erase(idle_.begin());
+    std::erase_if(nodes_, [&](const Node& node) { return node.block == block; });
+    ++evictions_;
+  }
+  readers_[block] = 1;
+  return block;
+}
+
+void PlainEngine::ReleaseBlocks(const std::vector<BlockId>& blocks) {
+  for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
+    if (--readers_[*it] > 0) continue;
+    const bool known =
+        std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.block == *it; });
+    (known ? idle_ : free_).push_back(*it);
+  }
+}
+
+void PlainEngine::AddReader(BlockId block) {
+  std::erase(idle_, block);
+  ++readers_[block];
+}
+
+const PlainEngine::Node* PlainEngine::FindNode(int64_t parent, const std::string& salt,
+                                               const std::vector<TokenId>& tokens) const {
+  for (const Node& node : nodes_) {
+    if (node.parent == parent && node.tokens == tokens && (parent != 0 || node.salt == salt)) return &node;
+  }
+  return nullptr;
+}
+
+bool PlainEngine::IsReachable(int64_t node) const {
+  if (node == 0) return true;
+  const auto it = std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& n) { return n.id == node; });
+  return it != nodes_.end() && IsReachable(it->parent);
+}
+
+void PlainEngine::EnterTenant(const std::string& tenant) {
+  int64_t least = active_.empty() ? 0 : INT64_MAX;
+  for (const auto& [name, count] : active_) least = std::min(least, served_.at(name));
+  if (active_[tenant]++ == 0) served_[tenant] = std::max(served_[tenant], least);
+}
+
+void PlainEngine::LeaveTenant(const std::string& tenant) {
+  if (--active_.at(tenant) == 0) active_.erase(tenant);
+  if (active_.empty()) served_.clear();
+}
+
+void PlainEngine::ForgetEmptyLines() {
+  std::erase_if(admitted_ns_, [this](const auto& line) {
+    return std::none_of(items_.begin(), items_.end(), [&](const auto& entry) {
+      const Item& item = entry.second;
+      return item.state == State::kWaiting && item.spec.tenant == line.first.first &&
+             item.spec.priority == line.first.second;
+    });
+  });
+}
+
+}  // namespace ridge::worker

@@ -1,0 +1,66 @@
+#include "worker/decision/running_set.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "common/check.h"
+#include "worker/decision/tenant_shares.h"
+
+namespace ridge::worker {
+namespace {
+
+bool IsSenior(const Sequence* a, const Sequence* b) {
+  return std::tuple(-int64_t{a->spec.priority}, a->id) < std::tuple(-int64_t{b->spec.priority}, b->id);
+}
+
+bool Contains(const std::vector<Sequence*>& sequences, const Sequence* sequence) {
+  return std::find(sequences.begin(), sequences.end(), sequence) != sequences.end();
+}
+
+}  // namespace
+
+void RunningSet::Add(Sequence* sequence) {
+  sequences_.insert(std::upper_bound(sequences_.begin(), sequences_.end(), sequence, IsSenior), sequence);
+  ++sequence->tenant->running;
+}
+
+void RunningSet::Remove(Sequence* sequence) {
+  const auto it = std::find(sequences_.begin(), sequences_.end(), sequence);
+  RIDGE_CHECK(it != sequences_.end());
+  sequences_.erase(it);
+  --sequence->tenant->running;
+}
+
+Sequence* RunningSet::NextPrefill(const std::vector<Sequence*>& planned) const {
+  Sequence* next = nullptr;
+  const auto rank = [](const Sequence& s) {
+    return std::tuple(-int64_t{s.spec.priority}, s.tenant->served_rows, s.tenant->running, s.id);
+  };
+  for (Sequence* sequence : sequences_) {
+    if (sequence->prefill_planned() || Contains(planned, sequence)) continue;
+    if (next == nullptr || rank(*sequence) < rank(*next)) next = sequence;
+  }
+  return next;
+}
+
+Sequence* RunningSet::Victim(const Sequence& for_whom) const {
+  for (auto it = sequences_.rbegin(); it != sequences_.rend() && *it != &for_whom; ++it) {
+    if (!IsProtected(**it)) return *it;
+  }
+  return nullptr;
+}
+
+Sequence* RunningSet::VictimOfGreaterShare(const Sequence& for_whom,
+                                           const std::vector<Sequence*>& admitted) const {
+  Sequence* victim = nullptr;
+  for (auto it = sequences_.rbegin(); it != sequences_.rend(); ++it) {
+    Sequence* candidate = *it;
+    if (IsProtected(*candidate) || candidate->spec.priority > for_whom.spec.priority) continue;
+    if (candidate->tenant->running <= for_whom.tenant->running + 1) continue;
+    if (victim != nullptr && candidate->tenant->running <= victim->tenant->running) continue;
+    if (!Contains(admitted, candidate)) victim = candidate;
+  }
+  return victim;
+}
+
+}  // namespace ridge::worker
