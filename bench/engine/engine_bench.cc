@@ -1,5 +1,8 @@
 // What the engine itself costs, on a simulated device that takes no time: the engine thread's part of a step,
 // the rate of scheduling and output together, and the prefix cache. One JSON object a line.
+#include <time.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -136,6 +139,70 @@ void MeasurePrefixCache() {
               publish_us / (kPrompts * kBlocks), hit_us / (kPrompts * kBlocks), miss_us / kPrompts);
 }
 
+double ThreadUs() {
+  timespec time;
+  RIDGE_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+struct ThreadTimes {
+  double busy_us;  // a step
+  double wall_us;
+};
+
+// The engine thread at the pace of a simulated H200: 256 sequences run, and each that ends is replaced by one
+// with a prompt that nobody had before.
+ThreadTimes RunUnshared(bool prefix_cache) {
+  const ModelConfig model = OpenModel("synthetic:qwen2.5-1.5b").value()->config();
+  SimulatedBackend device(LoadCard("h200").value(), model, SimulatedOptions{});
+  RIDGE_CHECK(device.Reserve(kConfig.num_blocks, {kConfig.max_running, kConfig.step_tokens}).ok());
+  MetricsRegistry registry;
+  EngineMetrics metrics(&registry);
+  EngineConfig config = kConfig;
+  config.policy.prefix_cache = prefix_cache;
+  int32_t ended = 0;
+  EngineCore core(config, &device, RealClock(), &metrics, [&](const std::vector<OutputItem>& items) {
+    for (const OutputItem& item : items) ended += item.has_end;
+  });
+  SequenceId last_id = 0;
+  const auto add = [&] {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->id = ++last_id;
+    for (int32_t i = 0; i < 512; ++i)
+      sequence->spec.prompt.push_back(
+          static_cast<TokenId>((last_id * 997 + static_cast<SequenceId>(i) * 7) % 150'000));
+    sequence->spec.max_tokens = 64 + static_cast<int32_t>(last_id % 128);
+    sequence->output = std::make_shared<OutputStream>();
+    core.Add(std::move(sequence));
+  };
+  const auto run = [&](int steps) {
+    for (int i = 0; i < steps; ++i) {
+      for (; ended > 0; --ended) add();
+      RIDGE_CHECK(core.RunOnce().value());
+    }
+  };
+  for (int32_t i = 0; i < kRunning; ++i) add();
+  run(150);
+  constexpr int kSteps = 250;
+  const double busy_us = ThreadUs(), wall_us = NowUs();
+  run(kSteps);
+  return {(ThreadUs() - busy_us) / kSteps, (NowUs() - wall_us) / kSteps};
+}
+
+// What the prefix cache takes of the engine thread's time where it finds nothing.
+void MeasureCacheShare() {
+  std::vector<double> shares;
+  for (int round = 0; round < 5; ++round) {
+    const ThreadTimes with = RunUnshared(true), without = RunUnshared(false);
+    shares.push_back((with.busy_us - without.busy_us) / with.wall_us);
+    std::printf("{\"busy_us\": %.1f, \"busy_us_without_cache\": %.1f, \"step_us\": %.0f}\n", with.busy_us,
+                without.busy_us, with.wall_us);
+  }
+  std::sort(shares.begin(), shares.end());
+  std::printf("{\"prefix_cache_share\": %.5f, \"lowest\": %.5f, \"highest\": %.5f}\n", shares[2], shares[0],
+              shares[4]);
+}
+
 }  // namespace
 }  // namespace ridge::worker
 
@@ -144,5 +211,6 @@ int main() {
   ridge::worker::MeasureStep(false);
   ridge::worker::MeasureEngine();
   ridge::worker::MeasurePrefixCache();
+  ridge::worker::MeasureCacheShare();
   return 0;
 }
