@@ -16,7 +16,11 @@
 #define RIDGE_KERNELS_CPU_ATTENTION_SIZES_
 namespace ridge::kernels::cpu {
 
-constexpr int64_t kLineFloats = 64 / sizeof(float);
+// Blocks whose keys are asked for before they are used.
+constexpr int64_t kAheadPieces = 8;
+// Keys whose values are added to all columns before the next ones'.
+constexpr int64_t kValueKeys = 64;
+constexpr int64_t kMaxPieces = 2 * kAttentionChunk / kKvBlockTokens + 1;
 // States that an instruction set works on at a time, at most.
 constexpr int64_t kAttentionTileRows = 12;
 
@@ -51,41 +55,57 @@ struct StateTile {
   }
 };
 
-// Asks memory for what is read next, some lines at each step of arithmetic, so that both go on together: a
-// chunk's own keys and values have been asked for during the one before. Loops take a copy, which lives in
-// registers.
+// A block's keys or values in memory.
+struct Piece {
+  const Half* begin;
+  const Half* end;
+};
+
+// Asks for a list of pieces line by line: while one line is worked on, one further on is asked for, so that
+// memory and arithmetic go on together. Loops take a copy, which lives in registers.
 struct Ahead {
   const Half* at;
   const Half* end;
-  const MemoryPiece* piece;
-  const MemoryPiece* stop;
-  MemoryPiece cached;  // asked for over and over when the pieces have been
+  const Piece* piece;
+  const Piece* last;  // lies in the cache; asked for when the others have been
 
-  Ahead(absl::Span<const MemoryPiece> pieces, const float* scratch)
-      : piece(pieces.data()), stop(pieces.data() + pieces.size()) {
-    const Half* line = reinterpret_cast<const Half*>(scratch);
-    cached = {line, line + kLine};
-    Begin();
+  HWY_INLINE void Line() {
+    constexpr int64_t kLine = 64 / sizeof(Half);
+    __builtin_prefetch(at, 0, 2);  // to the second-level cache, past the few fill buffers of the first
+    at += kLine;
+    if (HWY_LIKELY(at != end)) return;
+    piece += piece != last;
+    at = piece->begin;
+    end = piece->end;
   }
-
-  template <int kCount>
-  HWY_INLINE void Lines() {
-    // To the second-level cache, past the few fill buffers of the first.
-    for (int i = 0; i < kCount; ++i) __builtin_prefetch(at + i * kLine, 0, 1);
-    at += kCount * kLine;
-    if (HWY_LIKELY(at < end)) return;
-    piece += !done();
-    Begin();
-  }
-  HWY_INLINE void Begin() {
-    const MemoryPiece& now = done() ? cached : *piece;
-    at = now.begin;
-    end = now.end;
-  }
-  HWY_INLINE bool done() const { return piece == stop; }
-
-  static constexpr int64_t kLine = 64 / sizeof(Half);
+  HWY_INLINE bool done() const { return piece == last; }
 };
+
+// What a chunk reads beyond its first kAheadPieces, and that many of what comes next. `cached` has the size
+// of a piece.
+Ahead ListPieces(const AttentionArgs& args, int64_t chunk, const float* cached, Piece (&list)[kMaxPieces]) {
+  const KeyBlocks keys = KeysOfChunk(args, chunk);
+  const int64_t size = int64_t{args.head_dim} * kKvBlockTokens;
+  Piece* last = list;
+  const auto add = [&](const int32_t* begin, const int32_t* end, int64_t offset) {
+    for (; begin < end; ++begin) {
+      const Half* from = args.pool + *begin * args.block_stride + offset;
+      *last++ = {from, from + size};
+    }
+  };
+  add(keys.blocks + kAheadPieces, keys.blocks + keys.count, args.k_offset);
+  add(keys.blocks, keys.blocks + keys.count, args.v_offset);
+  add(args.next.blocks, args.next.blocks + std::min(kAheadPieces, args.next.count), args.next.k_offset);
+  *last = {reinterpret_cast<const Half*>(cached), reinterpret_cast<const Half*>(cached) + size};
+  return {list[0].begin, list[0].end, list, last};
+}
+
+// Calls step(0), step(1), .. with numbers of the compiler's.
+template <int kCount, class Step>
+HWY_INLINE void Unrolled(const Step& step) {
+  if constexpr (kCount > 1) Unrolled<kCount - 1>(step);
+  step(std::integral_constant<int, kCount - 1>());
+}
 
 // Of eight steps of a product one asks for nothing: the softmax has its part of the lines.
 constexpr bool StepAsks(int64_t i) {
@@ -107,15 +127,23 @@ HWY_INLINE void ScoreBlocks(const StateTile& tile, int64_t block, Ahead* ahead) 
   const float* q = tile.queries;
   const int64_t d = tile.args.head_dim;
   Ahead lines = *ahead;
-  const auto add_column = [&](int64_t i) HWY_ATTR __attribute__((always_inline)) {
-    const auto keys = [&](int part) HWY_ATTR __attribute__((always_inline)) {
-      return LoadHalf(from[part / kParts] + i * kKvBlockTokens + part % kParts * kLanes);
-    };
-    AddProducts<kMaxAttentionHeadDim>(keys, q + i, acc);
+  const auto add_column = [&](int64_t i) HWY_ATTR {
+    FloatVec keys[kNumParts];
+    for (int part = 0; part < kNumParts; ++part) {
+      keys[part] = LoadHalf(from[part / kParts] + i * kKvBlockTokens + part % kParts * kLanes);
+    }
+    for (int row = 0; row < kRows; ++row) {
+      const FloatVec value = hn::Set(kFloat, q[row * kMaxAttentionHeadDim + i]);
+      for (int part = 0; part < kNumParts; ++part) {
+        acc[row][part] = hn::MulAdd(keys[part], value, acc[row][part]);
+      }
+    }
   };
   // Two columns of a block are a line.
   for (int64_t i = 0; i < d; i += 2) {
-    if (StepAsks(i / 2)) lines.template Lines<kBlocks>();
+    if (StepAsks(i / 2)) {
+      for (int b = 0; b < kBlocks; ++b) lines.Line();
+    }
     add_column(i);
     add_column(i + 1);
   }
@@ -128,33 +156,40 @@ HWY_INLINE void ScoreBlocks(const StateTile& tile, int64_t block, Ahead* ahead) 
   }
 }
 
-// O of kRows states and kNumParts registers of columns.
+// Adds keys [begin, end) to O of kRows states and kNumParts registers of columns.
 template <int kRows, int kNumParts>
-HWY_INLINE void ValueColumns(const StateTile& tile, int64_t column, Ahead* ahead) {
+HWY_INLINE void ValueColumns(const StateTile& tile, int64_t begin, int64_t end, int64_t column,
+                             Ahead* ahead) {
   const int64_t d = tile.args.head_dim, stride = PartialStride(d);
   float* out = tile.partials + kVirtualLanes + column;
   FloatVec acc[kRows][kNumParts];
   for (int row = 0; row < kRows; ++row) {
     for (int part = 0; part < kNumParts; ++part) {
-      acc[row][part] = hn::Zero(kFloat);
+      acc[row][part] = begin == 0 ? hn::Zero(kFloat) : hn::LoadU(kFloat, out + row * stride + part * kLanes);
     }
   }
   constexpr int kLines = std::max(1, kNumParts * kLanes / 32);
   Ahead lines = *ahead;
-  for (int64_t first = 0; first < tile.num_keys; first += kKvBlockTokens) {
+  for (int64_t first = begin; first < end; first += kKvBlockTokens) {
     const Half* from = tile.block(first / kKvBlockTokens) + tile.args.v_offset + column;
     const float* p = tile.scores + first;
     const auto add_key = [&](int64_t key) HWY_ATTR __attribute__((always_inline)) {
-      if (StepAsks(key)) lines.template Lines<kLines>();
-      const auto values = [&](int part) HWY_ATTR __attribute__((always_inline)) {
-        return LoadHalf(from + key * d + part * kLanes);
-      };
-      AddProducts<kAttentionChunk>(values, p + key, acc);
+      if (StepAsks(key)) {
+        for (int line = 0; line < kLines; ++line) lines.Line();
+      }
+      FloatVec values[kNumParts];
+      for (int part = 0; part < kNumParts; ++part) values[part] = LoadHalf(from + key * d + part * kLanes);
+      for (int row = 0; row < kRows; ++row) {
+        const FloatVec weight = hn::Set(kFloat, p[row * kAttentionChunk + key]);
+        for (int part = 0; part < kNumParts; ++part) {
+          acc[row][part] = hn::MulAdd(weight, values[part], acc[row][part]);
+        }
+      }
     };
-    if (first + kKvBlockTokens <= tile.num_keys) {
+    if (first + kKvBlockTokens <= end) {
       Unrolled<kKvBlockTokens>([&](auto key) HWY_ATTR __attribute__((always_inline)) { add_key(key()); });
     } else {
-      for (int64_t key = 0; key < tile.num_keys - first; ++key) add_key(key);
+      for (int64_t key = 0; key < end - first; ++key) add_key(key);
     }
   }
   *ahead = lines;
@@ -206,7 +241,7 @@ HWY_INLINE float ExpRow(const StateTile& tile, int64_t row, float max, float c, 
   FloatVec sums[kParts];
   for (int part = 0; part < kParts; ++part) sums[part] = hn::Zero(kFloat);
   for (int64_t i = 0; i < size; i += kVirtualLanes) {
-    lines.Lines<1>();
+    lines.Line();
     for (int part = 0; part < kParts; ++part) {
       float* at = scores + i + part * kLanes;
       const FloatVec p = Probability(hn::MulAdd(hn::LoadU(kFloat, at), scale, offset));
@@ -229,9 +264,8 @@ HWY_INLINE void AttendRows(const StateTile& tile, float c, Ahead* ahead) {
     for (int64_t i = 0; i < d; i += kLanes) hn::StoreU(hn::LoadU(kFloat, from + i), kFloat, to + i);
   }
   // Few rows leave registers for more keys or columns side by side.
-  constexpr int kMostWide = kLanes == 16 ? 7 : kTileRows / 2;
-  constexpr int kWide = kRows <= kMostWide ? 2 * kTileParts : kTileParts;
-  constexpr int kBlocks = std::max(1, kWide / kParts);
+  constexpr int kWide = kRows <= kTileRows / 2 ? 2 * kTileParts : kTileParts;
+  constexpr int kBlocks = kWide / kParts;
   for (int64_t block = 0; block < tile.num_blocks(); block += kBlocks) {
     ScoreBlocks<kRows, kBlocks>(tile, block, ahead);
   }
@@ -242,11 +276,17 @@ HWY_INLINE void AttendRows(const StateTile& tile, float c, Ahead* ahead) {
     float* partial = tile.partials + row * stride;
     partial[1] = ExpRow(tile, row, partial[0], c, ahead);
   }
-  int64_t column = 0;
-  for (; column + kWide * kLanes <= d; column += kWide * kLanes) {
-    ValueColumns<kRows, kWide>(tile, column, ahead);
+  // All columns of a few blocks, then of the next: memory is asked in the order of blocks.
+  for (int64_t begin = 0; begin < tile.num_keys; begin += kValueKeys) {
+    const int64_t end = std::min(begin + kValueKeys, tile.num_keys);
+    int64_t column = 0;
+    for (; column + kWide * kLanes <= d; column += kWide * kLanes) {
+      ValueColumns<kRows, kWide>(tile, begin, end, column, ahead);
+    }
+    for (; column < d; column += kVirtualLanes) {
+      ValueColumns<kRows, kParts>(tile, begin, end, column, ahead);
+    }
   }
-  for (; column < d; column += kVirtualLanes) ValueColumns<kRows, kParts>(tile, column, ahead);
 }
 
 // Calls `call` with the compile-time number that `rows` is.
@@ -262,8 +302,8 @@ void AttentionChunkTarget(const AttentionArgs& args, int64_t chunk, float* parti
   const int64_t num_states = args.num_states(), stride = PartialStride(args.head_dim);
   const int64_t begin = chunk * kAttentionChunk;
   const float c = kLog2E / std::sqrt(static_cast<float>(args.head_dim));
-  scratch = AlignToLine(scratch);
-  Ahead ahead(args.next, scratch);
+  Piece pieces[kMaxPieces];
+  Ahead ahead = ListPieces(args, chunk, scratch, pieces);
   // Rows before the chunk have no part in it, and compute with it only where they are padded.
   const int64_t first =
       begin < args.padded_keys ? 0 : std::max<int64_t>(0, begin - args.first_position) * args.group_size;
@@ -282,7 +322,7 @@ void AttentionChunkTarget(const AttentionArgs& args, int64_t chunk, float* parti
                          partials + from * stride};
     WithRows<kTileRows>(to - from, [&](auto rows) HWY_ATTR { AttendRows<rows()>(tile, c, &ahead); });
   }
-  while (!ahead.done()) ahead.Lines<1>();  // where there were fewer steps than lines
+  while (!ahead.done()) ahead.Line();  // where there were fewer steps than lines
 }
 
 // Folds a chunk's partial into that of the chunks before it.
@@ -323,13 +363,12 @@ void WriteOutTarget(const AttentionArgs& args, const float* folded) {
 
 void AttentionTarget(const AttentionArgs& args, float* scratch) {
   const int64_t size = args.num_states() * PartialStride(args.head_dim);
-  float* folded = AlignToLine(scratch);
+  float* folded = scratch;
   float* partials = folded + size;
   const int64_t num_chunks = args.num_chunks();
   AttentionArgs chunk_args = args;
-  MemoryPiece pieces[kMaxChunkPieces];
   for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-    chunk_args.next = chunk + 1 < num_chunks ? PiecesOfChunk(args, chunk + 1, pieces) : args.next;
+    chunk_args.next = chunk + 1 < num_chunks ? KeysOfChunk(args, chunk + 1) : args.next;
     AttentionChunkTarget(chunk_args, chunk, chunk == 0 ? folded : partials, partials + size);
     if (chunk > 0) FoldChunkTarget(args, chunk, partials, folded);
   }
@@ -356,28 +395,21 @@ HWY_EXPORT(FoldChunksTarget);
 
 int64_t AttentionScratch(int64_t num_states, int32_t head_dim) {
   return 2 * num_states * PartialStride(head_dim) +
-         kAttentionTileRows * (kMaxAttentionHeadDim + kAttentionChunk) + kLineFloats;
+         kAttentionTileRows * (kMaxAttentionHeadDim + kAttentionChunk);
 }
 
-absl::Span<const MemoryPiece> PiecesOfChunk(const AttentionArgs& args, int64_t chunk,
-                                            MemoryPiece (&pieces)[kMaxChunkPieces]) {
+KeyBlocks KeysOfChunk(const AttentionArgs& args, int64_t chunk) {
   constexpr int64_t kChunkBlocks = kAttentionChunk / kKvBlockTokens;
   const int64_t num_blocks = (args.keys_read() + kKvBlockTokens - 1) / kKvBlockTokens;
-  const int64_t size = int64_t{args.head_dim} * kKvBlockTokens;
-  size_t count = 0;
-  for (int64_t i = chunk * kChunkBlocks; i < std::min((chunk + 1) * kChunkBlocks, num_blocks); ++i) {
-    const Half* block = args.pool + args.block_table[i] * args.block_stride;
-    for (const int64_t offset : {args.k_offset, args.v_offset}) {
-      pieces[count++] = {block + offset, block + offset + size};
-    }
-  }
-  return {pieces, count};
+  const int64_t first = chunk * kChunkBlocks;
+  return {args.block_table + first, std::min(kChunkBlocks, num_blocks - first), args.k_offset};
 }
 
-void Prefetch(absl::Span<const MemoryPiece> pieces) {
+void PrefetchKeys(const Half* pool, int64_t block_stride, int32_t head_dim, const KeyBlocks& keys) {
   constexpr int64_t kLine = 64 / sizeof(Half);
-  for (const MemoryPiece& piece : pieces) {
-    for (const Half* at = piece.begin; at < piece.end; at += kLine) __builtin_prefetch(at, 0, 1);
+  for (int64_t i = 0; i < std::min(kAheadPieces, keys.count); ++i) {
+    const Half* from = pool + keys.blocks[i] * block_stride + keys.k_offset;
+    for (int64_t at = 0; at < int64_t{head_dim} * kKvBlockTokens; at += kLine) hwy::Prefetch(from + at);
   }
 }
 

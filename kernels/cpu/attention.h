@@ -18,7 +18,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "absl/types/span.h"
 #include "kernels/half.h"
 #include "kernels/order.h"
 
@@ -30,13 +29,12 @@ inline constexpr int32_t kKvBlockTokens = 16;
 inline constexpr int32_t kMaxAttentionRows = 16;
 inline constexpr int32_t kMaxAttentionHeadDim = 256;
 
-// A stretch of memory.
-struct MemoryPiece {
-  const Half* begin;
-  const Half* end;
+// Blocks of one KV head's keys.
+struct KeyBlocks {
+  const int32_t* blocks = nullptr;
+  int64_t count = 0;
+  int64_t k_offset = 0;
 };
-// Keys and values of a chunk's blocks.
-inline constexpr int64_t kMaxChunkPieces = 2 * kAttentionChunk / kKvBlockTokens;
 
 struct AttentionArgs {
   // Row r, query head g of the group at q[r * q_stride + g * head_dim]; values that fp16 holds.
@@ -56,8 +54,8 @@ struct AttentionArgs {
   int64_t k_offset;
   int64_t v_offset;
   int64_t* saturations;
-  // What this thread reads after the call, if anything: memory is asked for it during the last chunk.
-  absl::Span<const MemoryPiece> next;
+  // Keys that this thread reads after the call, if any: memory is asked for the first of them meanwhile.
+  KeyBlocks next;
   // Where it is more than num_keys(), so many keys are read and computed with. Those that a row does not see
   // have no part in its result.
   int64_t padded_keys = 0;
@@ -85,11 +83,11 @@ void Attention(const AttentionArgs& args, float* scratch);
 void AttentionChunk(const AttentionArgs& args, int64_t chunk, float* partials, float* scratch);
 void FoldChunks(const AttentionArgs& args, float* partials);
 
-// The keys and values of a chunk, in the order of memory.
-absl::Span<const MemoryPiece> PiecesOfChunk(const AttentionArgs& args, int64_t chunk,
-                                            MemoryPiece (&pieces)[kMaxChunkPieces]);
+// The keys that AttentionChunk reads first.
+KeyBlocks KeysOfChunk(const AttentionArgs& args, int64_t chunk);
 
-// Asks memory for all of it, before a call that reads it and whose predecessor did not have it as `next`.
-void Prefetch(absl::Span<const MemoryPiece> pieces);
+// Asks memory for the first of these keys, before a call that has them neither as its own nor as what comes
+// next.
+void PrefetchKeys(const Half* pool, int64_t block_stride, int32_t head_dim, const KeyBlocks& keys);
 
 }  // namespace ridge::kernels::cpu

@@ -8,8 +8,6 @@
 #define RIDGE_KERNELS_CPU_VECTOR_INL_H_
 #endif
 
-#include <type_traits>
-
 #include "hwy/highway.h"
 #include "kernels/half.h"
 #include "kernels/math.h"
@@ -32,51 +30,6 @@ inline constexpr int kParts = kVirtualLanes / kLanes;
 
 HWY_INLINE FloatVec LoadHalf(const Half* from) {
   return hn::PromoteTo(kFloat, hn::LoadU(kHalf, reinterpret_cast<const hwy::float16_t*>(from)));
-}
-
-// The first address from `at` on that begins a cache line, at most kLineFloats - 1 further: a register that
-// spans two lines loads at half speed.
-HWY_INLINE float* AlignToLine(float* at) {
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(at) + 63) / 64 * 64);
-}
-
-// Calls step(0), step(1), .. with numbers of the compiler's.
-template <int kCount, class Step>
-HWY_INLINE void Unrolled(const Step& step) {
-  if constexpr (kCount > 1) Unrolled<kCount - 1>(step);
-  step(std::integral_constant<int, kCount - 1>());
-}
-
-// The same pointer, which the compiler takes for another.
-HWY_INLINE const float* Opaque(const float* at) {
-  asm volatile("" : "+r"(at));
-  return at;
-}
-
-// Adds columns(part) * factors[row * kStride] to acc[row][part].
-template <int kStride, int kRows, int kNumParts, class Columns>
-HWY_INLINE void AddProducts(const Columns& columns, const float* factors, FloatVec (&acc)[kRows][kNumParts]) {
-  if constexpr (kLanes == 16) {
-    // AVX-512 multiplies by a number in memory: one instruction, and no register that holds it. The compiler
-    // would load it once for all parts.
-    Unrolled<kNumParts>([&](auto part) HWY_ATTR __attribute__((always_inline)) {
-      const FloatVec column = columns(part());
-      const float* again = Opaque(factors);
-      Unrolled<kRows>([&](auto row) HWY_ATTR __attribute__((always_inline)) {
-        const FloatVec factor = hn::Set(kFloat, again[row() * kStride]);
-        acc[row()][part()] = hn::MulAdd(column, factor, acc[row()][part()]);
-      });
-    });
-  } else {
-    FloatVec column[kNumParts];
-    for (int part = 0; part < kNumParts; ++part) column[part] = columns(part);
-    for (int row = 0; row < kRows; ++row) {
-      const FloatVec factor = hn::Set(kFloat, factors[row * kStride]);
-      for (int part = 0; part < kNumParts; ++part) {
-        acc[row][part] = hn::MulAdd(column[part], factor, acc[row][part]);
-      }
-    }
-  }
 }
 
 // Clamps to fp16's range and rounds to it; the result is a float. Counts the clamped lanes.

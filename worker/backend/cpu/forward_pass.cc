@@ -77,9 +77,7 @@ void ForwardPass::AttentionLayer(int32_t layer, const StepRows& rows, int thread
   Multiply(weights.qkv, x, bias, false, rows.num_rows(), qkv_.data(), thread, nullptr);
   attention_.Prefetch(layer, rows, thread);
   pool_.Barrier();
-  cpu::MemoryPiece first_weights[kFirstPanels];
-  attention_.Run(layer, weights, rows, thread, qkv_.data(), attended_.data(),
-                 FirstWeights(weights.attention_output, thread, first_weights), state(thread).scratch.data(),
+  attention_.Run(layer, weights, rows, thread, qkv_.data(), attended_.data(), state(thread).scratch.data(),
                  &state(thread).saturations);
   PrefetchPanels(weights.attention_output, thread);
   pool_.Barrier();
@@ -138,19 +136,6 @@ void ForwardPass::Multiply(const PackedMatrix& matrix, const float* x, const std
   const cpu::Share panels = cpu::ShareOf(cpu::NumPanels(matrix.n), thread, pool_.num_threads());
   cpu::Matmul(args, panels.begin, panels.end, state(thread).scratch.data());
   if (next != nullptr) PrefetchPanels(*next, thread);
-}
-
-absl::Span<const cpu::MemoryPiece> ForwardPass::FirstWeights(const PackedMatrix& matrix, int thread,
-                                                             cpu::MemoryPiece (&pieces)[kFirstPanels]) {
-  constexpr int64_t kPieceSize = int64_t{8} << 10;
-  const cpu::Share panels = cpu::ShareOf(cpu::NumPanels(matrix.n), thread, pool_.num_threads());
-  const int64_t panel_size = matrix.k * kernels::kPanelWidth;
-  size_t count = 0;
-  for (int64_t panel = panels.begin; panel < std::min(panels.begin + kFirstPanels, panels.end); ++panel) {
-    const Half* from = matrix.panels + panel * panel_size;
-    pieces[count++] = {from, from + std::min(panel_size, kPieceSize)};
-  }
-  return {pieces, count};
 }
 
 void ForwardPass::PrefetchPanels(const PackedMatrix& matrix, int thread) {

@@ -61,10 +61,6 @@ class ForwardPass {
   const float* NormResidual(const std::vector<float>& weight, int64_t num_rows, int thread);
   // Asks memory for the first lines of this thread's share.
   void PrefetchPanels(const PackedMatrix& matrix, int thread);
-  // What one row of the thread reads first of a matrix: panels side by side.
-  static constexpr int kFirstPanels = 4;
-  absl::Span<const kernels::cpu::MemoryPiece> FirstWeights(const PackedMatrix& matrix, int thread,
-                                                           kernels::cpu::MemoryPiece (&pieces)[kFirstPanels]);
   // This thread's share of y = matrix x (+ bias), or y += matrix x. y has rows of matrix.n. `next` is the
   // matrix that the thread will read next.
   void Multiply(const PackedMatrix& matrix, const float* x, const std::vector<float>* bias, bool accumulate,

@@ -98,10 +98,8 @@ bool PagedAttention::IsLopsided() const {
 }
 
 void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRows& rows, int thread,
-                         float* qkv, float* out, absl::Span<const cpu::MemoryPiece> after, float* scratch,
-                         int64_t* saturations) {
+                         float* qkv, float* out, float* scratch, int64_t* saturations) {
   int64_t dropped = 0;
-  cpu::MemoryPiece pieces[cpu::kMaxChunkPieces];
   const auto args_of = [&](const Unit& unit) {
     cpu::AttentionArgs args = ArgsOf(layer, rows, unit, qkv, out, saturations);
     if (!RunOf(rows, unit).dropped) return args;
@@ -116,7 +114,7 @@ void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRo
     if (rows_share_kv_) pool_.Barrier();
     ForMyItems(thread, [&](const Item& item, const Item* next) {
       cpu::AttentionArgs args = args_of(units_[static_cast<size_t>(item.unit)]);
-      args.next = next == nullptr ? after : PiecesOf(layer, rows, *next, pieces);
+      args.next = KeysOf(layer, rows, next);
       cpu::Attention(args, scratch);
     });
     return;
@@ -129,7 +127,7 @@ void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRo
   ForMyItems(thread, [&](const Item& item, const Item* next) {
     const size_t unit = static_cast<size_t>(item.unit);
     cpu::AttentionArgs args = args_of(units_[unit]);
-    args.next = next == nullptr ? after : PiecesOf(layer, rows, *next, pieces);
+    args.next = KeysOf(layer, rows, next);
     const int64_t size = args.num_states() * cpu::PartialStride(args.head_dim);
     cpu::AttentionChunk(args, item.chunk, PartialsOf(unit) + item.chunk * size, scratch);
   });
@@ -142,15 +140,13 @@ void PagedAttention::Run(int32_t layer, const PackedLayer& weights, const StepRo
 void PagedAttention::Prefetch(int32_t layer, const StepRows& rows, int thread) const {
   const Item* first = nullptr;
   ForMyItems(thread, [&](const Item& item, const Item*) { first = first == nullptr ? &item : first; });
-  cpu::MemoryPiece pieces[cpu::kMaxChunkPieces];
-  if (first != nullptr) cpu::Prefetch(PiecesOf(layer, rows, *first, pieces));
+  cpu::PrefetchKeys(kv_.data(), kv_.block_stride(), config_.head_dim, KeysOf(layer, rows, first));
 }
 
-absl::Span<const cpu::MemoryPiece> PagedAttention::PiecesOf(
-    int32_t layer, const StepRows& rows, const Item& item,
-    cpu::MemoryPiece (&pieces)[cpu::kMaxChunkPieces]) const {
-  const Unit& unit = units_[static_cast<size_t>(item.unit)];
-  return cpu::PiecesOfChunk(ArgsOf(layer, rows, unit, nullptr, nullptr, nullptr), item.chunk, pieces);
+cpu::KeyBlocks PagedAttention::KeysOf(int32_t layer, const StepRows& rows, const Item* item) const {
+  if (item == nullptr) return {};
+  const Unit& unit = units_[static_cast<size_t>(item->unit)];
+  return cpu::KeysOfChunk(ArgsOf(layer, rows, unit, nullptr, nullptr, nullptr), item->chunk);
 }
 
 float* PagedAttention::PartialsOf(size_t unit) const {

@@ -9,7 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/rope_table.h"
@@ -30,15 +29,14 @@ class PagedAttention {
 
   void CopyBlock(const BlockCopy& copy) { kv_.Copy(copy); }
 
-  // Asks memory for the first chunk that the thread will read in Run.
+  // Asks memory for the first keys that the thread will read in Run.
   void Prefetch(int32_t layer, const StepRows& rows, int thread) const;
 
   // Normalises and rotates q and k of qkv [rows][q | k | v] in place, writes K and V to their blocks, and
-  // attends into out [rows][q_size]. At last it asks memory for `after`, which the thread reads next. Every
-  // thread of the pool calls it; `scratch` and `saturations` are its own. The caller's barrier must follow.
+  // attends into out [rows][q_size]. Every thread of the pool calls it; `scratch` and `saturations` are its
+  // own. The caller's barrier must follow.
   void Run(int32_t layer, const PackedLayer& weights, const StepRows& rows, int thread, float* qkv,
-           float* out, absl::Span<const kernels::cpu::MemoryPiece> after, float* scratch,
-           int64_t* saturations);
+           float* out, float* scratch, int64_t* saturations);
 
   // Floats that each thread's scratch has to hold.
   int64_t ScratchSize() const;
@@ -74,10 +72,8 @@ class PagedAttention {
   void AddItems(const StepRows& rows, bool split);
   // Whether some thread's items cost much more than its share.
   bool IsLopsided() const;
-  // What an item reads first: its chunk, or the first one of its unit.
-  absl::Span<const kernels::cpu::MemoryPiece> PiecesOf(
-      int32_t layer, const StepRows& rows, const Item& item,
-      kernels::cpu::MemoryPiece (&pieces)[kernels::cpu::kMaxChunkPieces]) const;
+  // The keys that an item reads first; nothing for null.
+  kernels::cpu::KeyBlocks KeysOf(int32_t layer, const StepRows& rows, const Item* item) const;
   // Calls task(item, the one after it or null) for the items that begin in the thread's share of the cost.
   template <typename Task>
   void ForMyItems(int thread, const Task& task) const;
