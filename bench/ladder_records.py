@@ -121,6 +121,42 @@ def open_figures(rows):
     }
 
 
+def outputs(folder):
+    """Prompt label -> {token ids: sequences that gave them}, over all runs, warm-ups too."""
+    ids, found = {}, {}
+    for row in read_lines(pathlib.Path(folder) / "runs.jsonl.gz"):
+        if "token_ids" in row:
+            ids[row["output_sha8"]] = tuple(row["token_ids"])
+        counts = found.setdefault(row["prompt_label"], {})
+        counts[ids[row["output_sha8"]]] = counts.get(ids[row["output_sha8"]], 0) + 1
+    return found
+
+
+def parity(folder, reference):
+    """(sequences that gave the reference's tokens as far as they went, sequences): the reference answers each prompt in one way."""
+    same = compared = 0
+    expected = {label: max(found, key=len) for label, found in outputs(reference).items()}
+    for label, found in outputs(folder).items():
+        for ids, count in found.items():
+            compared += count
+            same += count if ids == expected.get(label, ())[:len(ids)] else 0
+    return same, compared
+
+
+def overhead(root):
+    """Engine -> context -> figures of a pass over one token in us, from what `ridge-bench overhead` printed."""
+    found, engine = {}, None
+    for path in sorted(pathlib.Path(root).glob("overhead-*.md")):
+        for line in path.read_text().splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if " launches, on " in line:
+                engine = line.split(" as ")[1].split(" launches, on ")[0]
+            elif cells[0].isdigit() and engine:
+                names = ("pipelined_us", "serialized_us", "submit_us", "sync_us", "launches", "launch_us")
+                found.setdefault(engine, {})[int(cells[0])] = dict(zip(names, map(float, cells[1:])))
+    return found
+
+
 def gaps_ms(folder, workload):
     """The gaps between tokens of all recorded runs of a workload."""
     path = pathlib.Path(folder) / "runs.jsonl.gz"

@@ -47,6 +47,7 @@ class Request:
         self.prompt = prompt
         self.arrival_s = item["arrival_s"]
         self.sent_s = None
+        self.start_s = None  # where the engine is this process's own
         self.first_s = None
         self.end_s = None
         self.tokens = 0
@@ -124,7 +125,8 @@ def rows(arguments, header, requests):
     for request, ok in zip(requests, served):
         yield common | {
             "prompt_label": request.item["label"], "prompt_tokens": request.item["prompt_tokens"], "budget": request.item["max_tokens"],
-            "completion_tokens": request.tokens, "arrival_s": f"{request.arrival_s:.6f}", "start_s": "", "queue_s": "",
+            "completion_tokens": request.tokens, "arrival_s": f"{request.arrival_s:.6f}", "start_s": "" if request.start_s is None else f"{request.start_s:.6f}",
+            "queue_s": "" if request.start_s is None else f"{request.start_s - request.arrival_s:.6f}",
             "ttft_s": f"{request.first_s - request.arrival_s:.6f}" if ok else "",
             "latency_s": f"{request.end_s - request.arrival_s:.6f}" if ok else "", "end": request.end}
 
@@ -138,6 +140,32 @@ def write(path, records):
     writer.writerows(records)
     with gzip.open(path, "ab") as file:
         file.write(text.getvalue().encode())
+
+
+def requests_of(workload, prompts_file, as_text, rate):
+    """(header, requests) of a frozen workload, its times scaled to `rate`."""
+    header, items = read_workload(workload)
+    prompts = json.loads(prompts_file.read_text())
+    requests = []
+    for item in items:
+        prompt = prompts.get(item["label"])
+        if prompt is None:
+            sys.exit(f"--prompts: {prompts_file}: no prompt {item['label']}")
+        if as_text and not prompt["text"]:
+            sys.exit(f"--text: {prompts_file}: {item['label']} has no text")
+        requests.append(Request(item, prompt["text"] if as_text else prompt["ids"]))
+        requests[-1].arrival_s /= rate or 1
+    return header, requests
+
+
+def record(arguments, header, requests):
+    records = list(rows(arguments, header, requests))
+    if not arguments.in_flight and records[0]["late"]:
+        sys.exit(f"{records[0]['late']} of {len(records)} requests were sent more than {LATE_S * 1e3:g} ms late: the run measured its "
+                 "client and is not recorded")
+    path = arguments.out / arguments.called / "arrivals.csv.gz"
+    write(path, records)
+    print(f"{path}: {len(records)} requests, {records[0]['unserved']} unserved")
 
 
 def main():
@@ -157,27 +185,9 @@ def main():
     for name in ("rate", "in_flight"):
         if (value := getattr(arguments, name)) is not None and value <= 0:
             parser.error(f"--{name.replace('_', '-')}: must be more than 0")
-    header, items = read_workload(arguments.workload)
-    prompts = json.loads(arguments.prompts.read_text())
-    requests = []
-    for item in items:
-        prompt = prompts.get(item["label"])
-        if prompt is None:
-            sys.exit(f"--prompts: {arguments.prompts}: no prompt {item['label']}")
-        if arguments.text and not prompt["text"]:
-            sys.exit(f"--text: {arguments.prompts}: {item['label']} has no text")
-        requests.append(Request(item, prompt["text"] if arguments.text else prompt["ids"]))
-    if arguments.rate:
-        for request in requests:
-            request.arrival_s /= arguments.rate
+    header, requests = requests_of(arguments.workload, arguments.prompts, arguments.text, arguments.rate)
     asyncio.run(replay(requests, arguments.url.rstrip("/"), arguments.model, arguments.in_flight))
-    records = list(rows(arguments, header, requests))
-    if not arguments.in_flight and records[0]["late"]:
-        sys.exit(f"{records[0]['late']} of {len(records)} requests were sent more than {LATE_S * 1e3:g} ms late: the run measured its "
-                 "client and is not recorded")
-    path = arguments.out / arguments.called / "arrivals.csv.gz"
-    write(path, records)
-    print(f"{path}: {len(records)} requests, {records[0]['unserved']} unserved")
+    record(arguments, header, requests)
 
 
 if __name__ == "__main__":
