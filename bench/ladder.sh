@@ -78,6 +78,9 @@ arrivals() {
   bench arrivals "${common[@]}" --out="$out" --engine="$1" --rates=$rates --requests=$requests --workload="$workload" \
     --least_served=$least_served --max_context=$context
 }
+one_at_a_time() {  # as a server with one slot
+  bench arrivals "${common[@]}" --out="$out" --engine="$1" --in_flight=1 --requests=$requests --workload="$workload" --max_context=$context
+}
 prefix_cache() {
   bench arrivals "${common[@]}" --out="$out/controls/prefix-cache" --engine=ridge --prefix_cache=on --rates="$cached_rates" \
     --requests=$requests --least_served=0.9 --max_context=$context
@@ -157,6 +160,7 @@ in_part a overhead overhead
 for engine in $singles; do in_part "${half[$engine]}" "single-$engine" single "$engine"; done
 for engine in $batched; do in_part "${half[$engine]}" "batches-$engine" batches "$engine"; done
 for engine in $sweeps; do in_part "${half[$engine]}" "arrivals-$engine" arrivals "$engine"; done
+if [ -n "$workload" ]; then in_part a one-at-a-time-ridge one_at_a_time ridge; fi
 if [ -n "$mixed" ]; then
   for engine in $batched; do in_part "${half[$engine]}" "mixed-$engine" mixed "$engine"; done
 fi

@@ -71,6 +71,15 @@ def work_of(notes):
     return {name: int(count) for name, count in (part.split(" ") for part in notes.split(", ") if part)}
 
 
+def concurrency_passes(folder):
+    """Requests in flight -> figures of the pass."""
+    passes = {}
+    for row in read_csv(pathlib.Path(folder) / "arrivals.csv.gz"):
+        if row["in_flight"] != "0":
+            passes.setdefault(int(row["in_flight"]), []).append(row)
+    return {count: open_figures(rows) for count, rows in sorted(passes.items())}
+
+
 def open_passes(folder):
     """Rate -> figures of the pass."""
     passes = {}

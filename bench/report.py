@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -67,12 +68,16 @@ def table(header, rows):
     return "\n".join(["| " + " | ".join(header) + " |", "|" + "---|" * len(header), *("| " + " | ".join(row) + " |" for row in rows)])
 
 
+def figure(value):
+    return f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
 def compared(keys, measured, predicted):
     """A cell pair for each key: the figure, and the prediction with its grade."""
     cells = []
     for key in keys:
-        cells.append(f"{measured[key]:.4g}")
-        cells.append(f"{predicted[key]:.4g} {grade(predicted[key], measured[key])}" if predicted else "")
+        cells.append(figure(measured[key]))
+        cells.append(f"{figure(predicted[key])} {grade(predicted[key], measured[key])}" if predicted else "")
     return cells
 
 
@@ -83,6 +88,15 @@ def header_of(first, keys):
 def size_key(name):
     prompt, _, size = name.partition("-x")
     return (prompt, int(size)) if prompt == "mixed" else (f"{int(prompt[1:]):08}", int(size))
+
+
+def parity_line(folder):
+    """How many sequences have the tokens of the ladder's first engine, where that was measured."""
+    reference = folder.parent / records.ENGINES[0]
+    if not (reference / "runs.jsonl.gz").exists() or not (folder / "runs.jsonl.gz").exists():
+        return None
+    same, compared = records.parity(folder, reference)
+    return f"{same:,} of {compared:,} sequences have the tokens that {records.ENGINES[0]} gave, warm-ups among them."
 
 
 def engine_page(engine, folder):
@@ -98,18 +112,24 @@ def engine_page(engine, folder):
         parts.append(f"Predicted by the cost model of \"{prediction['from']}\" in commit {commit_of(path)}; records in commit "
                      f"{', '.join(sorted({commit_of(file) for file in held}))}.")
     if closed:
-        rows = [[name, str(figures["batch"]), *compared(CLOSED_KEYS, figures, prediction["closed"].get(name)),
+        rows = [[name, str(figures["batch"]), str(figures["runs"]), *compared(CLOSED_KEYS, figures, prediction["closed"].get(name)),
                  f"{figures['itl_p95_ms']:.4g}", f"{figures['peak_gib']:.2f}", "yes" if figures["deterministic"] else "NO"]
                 for name, figures in sorted(closed.items(), key=lambda item: size_key(item[0]))]
-        parts += ["## Whole batches", table(header_of(["workload", "sequences"], CLOSED_KEYS) + ["ITL p95, ms", "peak, GiB", "all runs alike"], rows)]
+        parts += ["## Whole batches", table(header_of(["workload", "sequences", "runs"], CLOSED_KEYS) + ["ITL p95, ms", "peak, GiB", "all runs alike"], rows)]
     if passes:
         rows = [[f"{rate:g}", *compared(OPEN_KEYS, figures, prediction["open"].get(f"{rate:g}")), f"{figures['ttft_p99_s']:.4g}",
                  f"{figures['queue_p50_s']:.4g}", f"{figures['tokens_per_s']:.4g}", str(figures["unserved"])] for rate, figures in passes.items()]
         parts += ["## Requests that arrive over time", table(header_of(["offered/s"], OPEN_KEYS) + ["TTFT p99, s", "queue p50, s", "tokens/s", "unserved"], rows)]
+    in_flight = records.concurrency_passes(folder)
+    if in_flight:
+        rows = [[str(count), f"{figures['served_per_s']:.3f}", f"{figures['ttft_p50_s']:.4g}", f"{figures['ttft_p99_s']:.4g}", figure(figures["tokens_per_s"]),
+                 str(figures["unserved"])] for count, figures in in_flight.items()]
+        parts += ["## So many at once", table(["in flight", "served/s", "TTFT p50, s", "TTFT p99, s", "tokens/s", "unserved"], rows)]
     grades = [grade(prediction[kind][name][key], figures[key]) for kind, found in (("closed", closed), ("open", {f"{r:g}": f for r, f in passes.items()}))
               for name, figures in found.items() if name in prediction[kind] for key in prediction[kind][name]]
     if grades:
         parts.append(f"Grade: {grades.count('hit')} of {len(grades)} predictions hit, {grades.count('near')} near, {grades.count('miss')} missed.")
+    parts.append(parity_line(folder) or "")
     flags = f"--model {context['model']} --device {context['device']} --engine {engine} --out {folder.parent}"
     commands = []
     if closed:
@@ -121,7 +141,7 @@ def engine_page(engine, folder):
     if passes:
         commands.append(f"ridge-bench arrivals {flags} --rates {','.join(f'{rate:g}' for rate in passes)}")
     parts.append("Again:\n\n```sh\n" + "\n".join(commands) + "\n```")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def same_outputs(folders):
@@ -150,7 +170,35 @@ def ladder_page(root, folders):
     pictures = "\n".join(f"![{path.stem}](figures/{path.name})" for path in figures)
     return (f"# The ladder on {context['device_name']}\n\n{context['model']}, {context['dtype']}.\n\n"
             + table(["engine", "p256 alone: TTFT, ms", "ITL, ms", "most tokens/s, p256", "most served/s, mixed draw"], rows)
-            + f"\n\n{verdict}\n\n{pictures}\n")
+            + "\n\n" + "\n\n".join(filter(None, [verdict, pictures, *controls_tables(root), *overhead_parts(root)])) + "\n")
+
+
+def controls_tables(root):
+    """Closed and open runs of the controls, and what the goodput search found."""
+    closed, passes, goodput = [], [], []
+    for part in records.control_roots(root):
+        for engine, folder in records.engine_folders(part):
+            if part.name == "goodput":
+                goodput.append([engine, f"{records.goodput(folder):.1f}"])
+                continue
+            for name, figures in records.closed(folder).items():
+                closed.append([part.name, engine, name, f"{figures['total_s']:.2f}", f"{figures['tokens_per_s']:.0f}", f"{figures['ttft_ms']:.0f}"])
+            for rate, figures in records.open_passes(folder).items():
+                passes.append([part.name, engine, f"{rate:g}", f"{figures['served_per_s']:.2f}", f"{figures['ttft_p50_s'] * 1e3:.1f}",
+                               f"{figures.get('itl_p99_ms', 0):.2f}", f"{figures.get('gap_worst_ms', 0):.1f}"])
+    parts = []
+    if closed:
+        parts.append(table(["control", "engine", "workload", "seconds", "tokens/s", "TTFT p50, ms"], closed))
+    if passes:
+        parts.append(table(["control", "engine", "offered/s", "served/s", "TTFT p50, ms", "ITL p99, ms", "worst gap, ms"], passes))
+    if goodput:
+        parts.append("Goodput (p99 TTFT <= 500 ms, p99 ITL <= 25 ms), requests/s:\n\n" + table(["engine", "goodput"], goodput))
+    return ["## Controls", *parts] if parts else []
+
+
+def overhead_parts(root):
+    printed = [path.read_text().strip() for path in sorted(root.glob("overhead-*.md"))]
+    return ["## What a pass over one token costs", *(re.sub(r"\n(?=[^|\n])", "\n\n", re.sub(r"(?<=us)\n", "\n\n", text)) for text in printed)] if printed else []
 
 
 def golden(file, folder):

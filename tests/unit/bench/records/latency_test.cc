@@ -1,7 +1,10 @@
 #include "bench/records/latency.h"
 
+#include "absl/strings/numbers.h"
+#include "bench/records/gzip_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace ridge::bench {
 namespace {
@@ -16,6 +19,20 @@ TEST(Percentile, IsTheNearestRank) {
   EXPECT_EQ(Percentile(values, 50), 35);
   EXPECT_EQ(Percentile(values, 100), 50);
   EXPECT_EQ(Percentile({7}, 95), 7);
+}
+
+// tests/golden/percentiles has the command.
+TEST(Percentile, IsThatOfNumpy) {
+  const auto cases = nlohmann::json::parse(*ReadGzip(RIDGE_TEST_DATA_DIR "/percentiles/percentiles.json"));
+  ASSERT_EQ(cases.size(), 8);
+  for (const auto& set : cases) {
+    const auto values = set["values"].get<std::vector<double>>();
+    for (const auto& [percent, expected] : set["percentiles"].items()) {
+      double number = 0;
+      ASSERT_TRUE(absl::SimpleAtod(percent, &number));
+      EXPECT_EQ(Percentile(values, number), expected.get<double>()) << percent << " of " << values.size();
+    }
+  }
 }
 
 TEST(Measure, CountsGapsAfterTheFirstToken) {

@@ -1,5 +1,6 @@
 #include "bench/workload/trace.h"
 
+#include "bench/records/gzip_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -89,6 +90,37 @@ TEST(BurstGpt, NamesLineAndFieldOfWhatIsWrong) {
   EXPECT_EQ(error(header + "soon,2,3\n"), "b.csv, line 2: Timestamp: not a number");
   EXPECT_EQ(error(header + "1,two,3\n"), "b.csv, line 2: Request tokens, Response tokens: not integers");
   EXPECT_EQ(error(header), "b.csv: no requests");
+}
+
+// tests/golden/traces says what is odd about them.
+TEST(Mooncake, ReadsATraceWithTheFormatsQuirks) {
+  const std::string path = RIDGE_TEST_DATA_DIR "/traces/mooncake.jsonl";
+  const absl::StatusOr<Trace> trace = FromMooncake(*ReadGzip(path), path, {.most_tokens = 32768});
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->workload.items.size(), 32);
+  EXPECT_EQ(trace->too_long, 8);
+  int64_t prompts = 0;
+  double before = 0;
+  for (const WorkItem& item : trace->workload.items) {
+    prompts += item.prompt_tokens;
+    EXPECT_GE(item.arrival_s, before);
+    before = item.arrival_s;
+    EXPECT_EQ(item.prefix_blocks.size(), (item.prompt_tokens + 511) / 512);
+  }
+  EXPECT_EQ(prompts, 56711);
+  EXPECT_LE(before, 27);
+}
+
+TEST(BurstGpt, ReadsATraceWithTheFormatsQuirks) {
+  const std::string path = RIDGE_TEST_DATA_DIR "/traces/burstgpt.csv";
+  const absl::StatusOr<Trace> trace = FromBurstGpt(*ReadGzip(path), path, {.time_scale = 2});
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->workload.items.size(), 27);
+  EXPECT_EQ(trace->failed, 13);
+  int64_t answers = 0;
+  for (const WorkItem& item : trace->workload.items) answers += item.max_tokens;
+  EXPECT_EQ(answers, 6794);
+  EXPECT_EQ(trace->workload.items.back().arrival_s, 2 * (148.5 - 5));
 }
 
 }  // namespace
