@@ -66,6 +66,12 @@ def closed_figures(runs):
     }
 
 
+def batch_label(runs):
+    """The prompt of which most batch sizes were measured, of `closed` figures; p256 where there is none."""
+    labels = [figures["label"] for figures in runs.values() if figures["label"] != "mixed"]
+    return max(sorted(set(labels)), key=labels.count, default="p256")
+
+
 def work_of(notes):
     """What the engine did in a run, as its notes have it: {"steps": 256, "rows": 4351, ...}."""
     return {name: int(count) for name, count in (part.split(" ") for part in notes.split(", ") if part)}
@@ -142,13 +148,14 @@ def outputs(folder):
 
 
 def parity(folder, reference):
-    """(sequences that gave the reference's tokens as far as they went, sequences): the reference answers each prompt in one way."""
+    """(sequences that gave the reference's tokens as far as both went, sequences whose prompt it was asked too)."""
     same = compared = 0
     expected = {label: max(found, key=len) for label, found in outputs(reference).items()}
     for label, found in outputs(folder).items():
-        for ids, count in found.items():
+        for ids, count in found.items() if label in expected else ():
+            common = min(len(ids), len(expected[label]))
             compared += count
-            same += count if ids == expected.get(label, ())[:len(ids)] else 0
+            same += count if ids[:common] == expected[label][:common] else 0
     return same, compared
 
 

@@ -72,15 +72,18 @@ def by_prompt(out, engines, weights_ms, published):
 
 
 def by_batch(out, engines):
-    figure = Figure(out / "batch-size.svg", ["generated tokens a second, p256", "gap between tokens, ms"])
+    figure = Figure(out / "batch-size.svg", ["generated tokens a second", "gap between tokens, ms"])
+    label = ""
     for engine, folder in engines:
-        runs = sorted((f for f in records.closed(folder).values() if f["label"] == "p256"), key=lambda f: f["batch"])
+        closed = records.closed(folder)
+        label = records.batch_label(closed)
+        runs = sorted((f for f in closed.values() if f["label"] == label), key=lambda f: f["batch"])
         if len(runs) > 1:
             x = [run["batch"] for run in runs]
             figure.line(0, x, [run["tokens_per_s"] for run in runs], engine)
             figure.line(1, x, [run["itl_p50_ms"] for run in runs], engine)
     for axis in figure.axes:
-        axis.set(xscale="log", yscale="log", xlabel="sequences handed over together")
+        axis.set(xscale="log", yscale="log", xlabel=f"sequences of {label} handed over together")
     return figure.save()
 
 

@@ -158,7 +158,7 @@ def ladder_page(root, folders):
     for engine, folder in folders:
         closed, passes = records.closed(folder), records.open_passes(folder)
         single = next((f for f in closed.values() if f["label"] == "p256" and f["batch"] == 1), None)
-        largest = max((f for f in closed.values() if f["label"] == "p256"), key=lambda f: f["tokens_per_s"], default=None)
+        largest = max((f for f in closed.values() if f["label"] == records.batch_label(closed)), key=lambda f: f["tokens_per_s"], default=None)
         most = max((f["served_per_s"] for f in passes.values()), default=0)
         rows.append([f"[{engine}]({folder.name}/README.md)", f"{single['ttft_ms']:.2f}" if single else "", f"{single['itl_p50_ms']:.3f}" if single else "",
                      f"{largest['tokens_per_s']:.0f} at {largest['batch']}" if largest else "", f"{most:.2f}" if most else ""])
@@ -169,7 +169,7 @@ def ladder_page(root, folders):
     figures = sorted((root / "figures").glob("*.svg")) if (root / "figures").is_dir() else []
     pictures = "\n".join(f"![{path.stem}](figures/{path.name})" for path in figures)
     return (f"# The ladder on {context['device_name']}\n\n{context['model']}, {context['dtype']}.\n\n"
-            + table(["engine", "p256 alone: TTFT, ms", "ITL, ms", "most tokens/s, p256", "most served/s, mixed draw"], rows)
+            + table(["engine", "p256 alone: TTFT, ms", "ITL, ms", "most tokens/s, equal prompts", "most served/s"], rows)
             + "\n\n" + "\n\n".join(filter(None, [verdict, pictures, *controls_tables(root), *overhead_parts(root)])) + "\n")
 
 

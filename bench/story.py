@@ -199,6 +199,8 @@ def engines_table(ladder):
         alone = closed.get("p256-x1")
         largest = max(batches, key=lambda f: f["tokens_per_s"], default=None)
         best = max(passes.items(), key=lambda item: item[1]["served_per_s"], default=None)
+        if not (alone or largest or best):
+            continue  # a peer that was measured otherwise
         rows.append([engine, f"{alone['ttft_ms']:.2f}" if alone else "", f"{alone['itl_p50_ms']:.2f}" if alone else "",
                      f"{largest['tokens_per_s']:,.0f} ({largest['batch']})" if largest else "",
                      f"{best[1]['served_per_s']:.2f} (of {best[0]:g})" if best else "", f"{best[1].get('gap_worst_ms', 0):.0f}" if best else ""])

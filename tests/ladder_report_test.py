@@ -32,6 +32,28 @@ def ladder(bench, card, out):
     run(*base, "arrivals", "--engine=cached,flash", "--requests=40", "--rates=0.5,8")
 
 
+def story(bench, folder):
+    """The whole ladder, small, in two halves and gone on with, and the page that is written from it."""
+    out, page = folder / "whole", folder / "ladder.md"
+    ladder = [BENCH / "ladder.sh", "--model", "synthetic:qwen2.5-1.5b", "--device", "simulated:h200", "--size", "quick", "--out", out,
+              "--bin", pathlib.Path(bench).parent]
+    for part in ("a", "b", "all"):
+        expect("== all done" in run(*ladder, "--part", part), f"part {part} ends")
+    expect("batches-ridge" not in run(*ladder), "what was measured is not measured again")
+    expect("is not there; build first" in run(*ladder, "--bin", folder, code=1), "names missing programs")
+    page.write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("parts", "engines", "predictions", "cpu")))
+    run(sys.executable, BENCH / "report.py", "predict", out, out)
+    run(sys.executable, BENCH / "story.py", page, out, "--cpu", out)
+    rows = {line.split(" | ")[1]: line for line in page.read_text().splitlines() if line.startswith("| ") and line.count(" | ") == 4}
+    expect(rows["Every engine gives naive's tokens"].endswith("| yes |"), "same tokens")
+    expect("sequences" in rows["Every engine gives naive's tokens"], "counts sequences")
+    # Quick runs have 8 tokens and no prompt of 4,096.
+    expect(rows["Without a cache every token is computed again"].endswith("| not measured |  |"), "says what was not measured")
+    expect("| goodput/ridge | 1 | 0 | 0 |" in page.read_text(), "goodput is predicted")
+    run(sys.executable, BENCH / "report.py", "write", out)
+    expect("## Controls" in (out / "LADDER.md").read_text(), "controls have tables")
+
+
 def main():
     bench = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -65,6 +87,8 @@ def main():
         before = (device / "flash" / "runs.csv.gz").read_bytes()
         ladder(bench, "a10-series", device)
         expect((device / "flash" / "runs.csv.gz").read_bytes() == before, "a complete sweep is not measured again")
+
+        story(bench, folder)
 
         expect("no such folder" in run(sys.executable, BENCH / "plot.py", folder / "nowhere", code=2)
                if importlib.util.find_spec("matplotlib") else True, "plot names a missing folder")
