@@ -5,15 +5,17 @@
 // operand, and where the block has fewer tiles than warps, the others multiply zeros. With split chunks a
 // block has one chunk of K and four tiles, and either leaves its sums for whoever reads them (kPartials), or
 // adds them with the others' (matmul_stage.cuh); otherwise all of K, round after round. Tokens (32 or 64) are
-// the B operand. Always 16 loads of 16 bytes a lane are in flight, 8 of which are replaced at a time, the
-// first of them before the kernel waits; x comes in slices of 256 columns while those before are multiplied.
-// Shared memory: 2 bytes a token and column. Bytes: 2 n k, once, and x once a block from L2. FLOPs: 2 m n k
-// on m padded to 32 or 64. Reference: reference::Matmul, within rounding.
+// the B operand. 8 steps of 16 columns are multiplied at a time, and then their registers take the weights
+// that come 2 to 4 times 8 steps later (4 KiB each a warp), the first of which are loaded before the kernel
+// waits. Each warp waits by itself for the first 256 columns of x, and then for all others: no barrier holds
+// the warps together. Shared memory: 2 bytes a token and column. Bytes: 2 n k, once, and x once a block from
+// L2. FLOPs: 2 m n k on m padded to 32 or 64. Reference: reference::Matmul, within rounding.
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_stage.cuh"
+#include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/packing.h"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -21,11 +23,11 @@ namespace ridge::kernels::cuda {
 namespace {
 
 constexpr int kWarpgroupThreads = 128;
-constexpr int kGroupTiles = 4;                    // of a warpgroup
-constexpr int kManyGroups = 3;                    // of a block that has all of K
-[[maybe_unused]] constexpr int kBlockSteps = 16;  // that a warp has in flight
-[[maybe_unused]] constexpr int kHalfSteps = 8;    // that are multiplied between loads
+constexpr int kGroupTiles = 4;  // of a warpgroup
+constexpr int kManyGroups = 3;  // of a block that has all of K
+constexpr int kPartSteps = 8;   // that are multiplied between loads
 constexpr int kSliceColumns = 256;
+[[maybe_unused]] constexpr int kSliceParts = kSliceColumns / kTileDepth / kPartSteps;
 
 #if RIDGE_HAS_WGMMA
 
@@ -36,42 +38,56 @@ struct Depth {
 };
 
 // A slice of all tokens to x [column / 64][kTokens][64], each 64 columns of a token swizzled as wgmma wants
-// them; zeros beyond the last token. One group of copies.
-template <int kTokens>
+// them; zeros beyond the last token, and beyond the last column up to the end of its part. A warp takes a
+// token at a time.
+template <int kTokens, int kWarps>
 __device__ void CopySlice(const MatmulArgs& args, const Depth& depth, int slice, uint32_t x) {
-  constexpr int kParts = kSliceColumns / 8, kStageParts = kStageDepth / 8;  // of 16 bytes, a token
-  const int parts = min(kParts, depth.steps * 2 - slice * kParts);
-  const Half* from = args.x + depth.begin * kTileDepth + slice * kSliceColumns;
-  for (int i = threadIdx.x; i < kTokens * kParts; i += blockDim.x) {
-    const int token = i / kParts, part = i % kParts;
-    if (part >= parts) continue;
-    CopyAsync16(x + (slice * (kSliceColumns / kStageDepth) + part / kStageParts) * (kTokens * kTokenBytes) +
-                    TokenPlace(token, part % kStageParts),
-                from + static_cast<int64_t>(token) * args.k + part * 8, token < args.m);
+  constexpr int kPieces = kSliceColumns / 8, kStagePieces = kStageDepth / 8;  // of 16 bytes, a token
+  static_assert(kPieces == kWarpThreads);
+  const int warp = threadIdx.x / kWarpThreads, piece = threadIdx.x % kWarpThreads;
+  const int pieces = depth.steps * 2 - slice * kPieces;
+  const int room = (pieces + 2 * kPartSteps - 1) / (2 * kPartSteps) * (2 * kPartSteps);
+  if (piece >= room) return;
+  const Half* from = args.x + static_cast<int64_t>(warp) * args.k + depth.begin * kTileDepth +
+                     slice * kSliceColumns + piece * 8;
+  const uint32_t to =
+      x + (slice * (kSliceColumns / kStageDepth) + piece / kStagePieces) * (kTokens * kTokenBytes);
+#pragma unroll
+  for (int token = warp, i = 0; i < (kTokens + kWarps - 1) / kWarps; ++i, token += kWarps) {
+    if (kTokens % kWarps != 0 && token >= kTokens) break;
+    CopyAsync16(to + TokenPlace(token, piece % kStagePieces),
+                from + static_cast<int64_t>(i * kWarps) * args.k, token < args.m && piece < pieces);
   }
-  CommitCopies();
 }
 
-// c += the products of the next kHalfSteps steps, or of `steps` where these are fewer. `x`: where their
-// columns begin, at a multiple of 64.
-template <int kTokens, bool kWhole>
-__device__ void MultiplyHalf(float (&c)[kTokens / 2], const uint4 (&weights)[kHalfSteps], uint32_t x,
-                             [[maybe_unused]] int steps) {
+// c += the products of a part's columns, which begin at `x`.
+template <int kTokens>
+__device__ void MultiplyPart(float (&c)[kTokens / 2], const uint4 (&weights)[kPartSteps], uint32_t x) {
+  const uint64_t tokens = SwizzledOperand(x);
   WgmmaFence();
 #pragma unroll
-  for (int i = 0; i < kHalfSteps; ++i) {
-    if (!kWhole && i >= steps) break;
+  for (int i = 0; i < kPartSteps; ++i) {
     const FragmentA a = {{weights[i].x, weights[i].y, weights[i].z, weights[i].w}};
-    Wgmma(c, a,
-          SwizzledOperand(x + i / kStageSteps * (kTokens * kTokenBytes) + i % kStageSteps * kTileDepth * 2));
+    // The operand's address counts 16 bytes.
+    constexpr int kStageUnits = kTokens * kTokenBytes / 16, kStepUnits = kTileDepth * 2 / 16;
+    Wgmma(c, a, tokens + (i / kStageSteps * kStageUnits + i % kStageSteps * kStepUnits));
   }
   WgmmaCommit();
   WgmmaWait<0>();
 }
 
-__device__ void LoadHalf(uint4 (&weights)[kHalfSteps], const uint4* from, int steps) {
+// Zeros behind the first `steps`; without any, what was there stays. No select: it would wait for the loads.
+__device__ void LoadPart(uint4 (&weights)[kPartSteps], const uint4* from, int steps) {
+  if (steps >= kPartSteps) {
 #pragma unroll
-  for (int i = 0; i < kHalfSteps; ++i) LoadStreamingIf(weights[i], from + i * kWarpThreads, i < steps);
+    for (int i = 0; i < kPartSteps; ++i) weights[i] = LoadStreaming(from + i * kWarpThreads);
+  } else if (steps > 0) {
+#pragma unroll
+    for (int i = 0; i < kPartSteps; ++i) {
+      weights[i] = {};
+      LoadStreamingIf(weights[i], from + i * kWarpThreads, i < steps);
+    }
+  }
 }
 
 // A warp's sums of one chunk to workspace [chunk][m][n].
@@ -90,15 +106,44 @@ __device__ void WritePartials(const MatmulArgs& args, const FragmentC (&sums)[kT
   }
 }
 
+// Fragment after fragment by the same code: it runs once, and fetching it takes longer than running it.
+template <int kTokenTiles>
+__device__ void WriteGatedRow(const MatmulArgs& args, const FragmentC (&sums)[kTokenTiles], int row,
+                              int lane) {
+#pragma unroll 1
+  for (int f = 0; f < kTokenTiles; ++f) {
+    FragmentC sum;
+#pragma unroll
+    for (int i = 0; i < kTokenTiles; ++i) {
+      if (i == f) sum = sums[i];
+    }
+    WriteGated(args, f * 8 + lane % 4 * 2, row, sum);
+  }
+}
+
+// Brings what the block's queries, keys and values are rotated by, and where they go, to L1 while the kernel
+// would only wait.
+__device__ void TouchRopePlaces(const MatmulArgs& args, int row) {
+  const RopeKvArgs& rope = args.rope;
+  if (static_cast<int>(threadIdx.x) >= args.m || row >= args.n) return;
+  const int half = rope.head_dim / 2, position = rope.positions[threadIdx.x];
+  const int64_t pair = static_cast<int64_t>(position) * half + row % rope.head_dim / 16 * 8;
+  const int slot = max(rope.slots[threadIdx.x], 0);
+  const int block =
+      rope.block_tables[static_cast<int64_t>(slot) * rope.table_stride + position / kKvBlockTokens];
+  asm volatile("" ::"f"(rope.cosines[pair]), "f"(rope.sines[pair]), "r"(block));
+}
+
 #endif
 
-template <int kTokens, int kGroups, bool kSplit>
+template <int kTokens, int kGroups, bool kSplit, int kParts>
 __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
     MatmulBatchKernel([[maybe_unused]] const MatmulArgs args, [[maybe_unused]] const int block_tiles) {
 #if RIDGE_HAS_WGMMA
   constexpr int kTokenTiles = kTokens / 8;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ unsigned long long best[kTokens];  // kArgMax's, of this block
+  __shared__ uint64_t arrived[2];               // x's first slice, and the rest
   const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
   const int whole_depth = args.k / kTileDepth, num_tiles = static_cast<int>(NumRowTiles(args.n));
   const int chunk_depth = static_cast<int>(DotChunk(args.k)) / kTileDepth;
@@ -109,53 +154,61 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
   }
   const int stride_tiles = gridDim.y * block_tiles;
   int round_tile = blockIdx.y * block_tiles;
-  int tile = warp < block_tiles ? round_tile + warp : num_tiles;  // num_tiles or more: none
-  const auto weights_at = [&](int of_tile, int step) {
-    return reinterpret_cast<const uint4*>(args.w) +
-           (int64_t{of_tile} * whole_depth + depth.begin + step) * kWarpThreads + lane;
-  };
-  uint4 weights[2][kHalfSteps] = {};
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    LoadHalf(weights[half], weights_at(tile, half * kHalfSteps),
-             tile < num_tiles ? depth.steps - half * kHalfSteps : 0);
-  }
-  if (threadIdx.x < kTokens) best[threadIdx.x] = kNoCandidate;
-  LaunchNextKernel();
-  WaitForPriorKernel();
-  const uint32_t x = SharedAddress(shared);
-  const int slices = (depth.steps + kBlockSteps - 1) / kBlockSteps;
-  for (int slice = 0; slice < slices; ++slice) CopySlice<kTokens>(args, depth, slice, x);
+  const int parts = (depth.steps + kPartSteps - 1) / kPartSteps;
 
+  // What is loaded next; num_tiles or more: nothing.
+  int ahead_tile = warp < block_tiles ? round_tile + warp : num_tiles, ahead_part = 0;
+  const uint4* ahead = reinterpret_cast<const uint4*>(args.w) +
+                       (int64_t{ahead_tile} * whole_depth + depth.begin) * kWarpThreads + lane;
+  const int64_t to_next_tile =
+      (int64_t{stride_tiles} * whole_depth - int64_t{parts} * kPartSteps) * kWarpThreads;
+  const auto load_ahead = [&](uint4(&weights)[kPartSteps]) {
+    LoadPart(weights, ahead, ahead_tile < num_tiles ? depth.steps - ahead_part * kPartSteps : 0);
+    ahead += kPartSteps * kWarpThreads;
+    if (++ahead_part < parts) return;
+    ahead_part = 0;
+    ahead_tile += stride_tiles;
+    ahead += to_next_tile;
+  };
+  uint4 weights[kParts][kPartSteps] = {};
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) load_ahead(weights[i]);
+  if (threadIdx.x < kTokens) best[threadIdx.x] = kNoCandidate;
+  if (threadIdx.x < 2) InitBarrier(&arrived[threadIdx.x], blockDim.x);
+  __syncthreads();
+  LaunchNextKernel();
+  if (kSplit && args.output == MatmulOutput::kRopeKv) TouchRopePlaces(args, round_tile * kTileRows);
+  WaitForPriorKernel();
+  uint32_t x = SharedAddress(shared);
+  asm volatile("" : "+r"(x));  // or else it is made anew for every part
+  CopySlice<kTokens, kGroups * kGroupTiles>(args, depth, 0, x);
+  ArriveWithCopies(&arrived[0]);
+  for (int slice = 1; slice * kSliceParts < parts; ++slice)
+    CopySlice<kTokens, kGroups * kGroupTiles>(args, depth, slice, x);
+  ArriveWithCopies(&arrived[1]);
+
+  int turn = 0;  // of the weights' registers
   for (bool first_round = true; round_tile < num_tiles; first_round = false, round_tile += stride_tiles) {
     float c[kTokenTiles * 4] = {};
     FragmentC total[kTokenTiles];
 #pragma unroll
     for (FragmentC& fragment : total) fragment = {{kNoTotal, kNoTotal, kNoTotal, kNoTotal}};
-    for (int slice = 0; slice < slices; ++slice) {
-      if (first_round) {
-        WaitForPending(slices - 1 - slice);
+#pragma unroll 1
+    for (int part = 0; part < parts; ++part) {
+      if (first_round && (part == 0 || part == kSliceParts)) {
+        AwaitFirstPhase(&arrived[part / kSliceParts]);
         FenceSharedForWgmma();
-        __syncthreads();
       }
-      const bool last = slice + 1 == slices;
-      const int next_tile = last ? tile + stride_tiles : tile,
-                next_step = last ? 0 : (slice + 1) * kBlockSteps;
-      const uint4* next = weights_at(next_tile, next_step);
-      const int next_steps = next_tile < num_tiles ? depth.steps - next_step : 0;
-      const uint32_t columns = x + slice * (kSliceColumns / kStageDepth) * (kTokens * kTokenBytes);
+      const uint32_t columns = x + part * (kPartSteps / kStageSteps) * (kTokens * kTokenBytes);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t half_columns = columns + half * (kHalfSteps / kStageSteps) * (kTokens * kTokenBytes);
-        const int steps = depth.steps - slice * kBlockSteps - half * kHalfSteps;
-        if (steps >= kHalfSteps) {
-          MultiplyHalf<kTokens, true>(c, weights[half], half_columns, steps);
-        } else if (steps > 0) {
-          MultiplyHalf<kTokens, false>(c, weights[half], half_columns, steps);
-        }
-        LoadHalf(weights[half], next + half * kHalfSteps * kWarpThreads, next_steps - half * kHalfSteps);
+      for (int i = 0; i < kParts; ++i) {
+        if (i != turn) continue;
+        MultiplyPart<kTokens>(c, weights[i], columns);
+        load_ahead(weights[i]);
       }
+      turn = turn + 1 < kParts ? turn + 1 : 0;
       if constexpr (!kSplit) {
+        if (part % kSliceParts + 1 < kSliceParts && part + 1 < parts) continue;
 #pragma unroll
         for (int i = 0; i < kTokenTiles * 4; ++i) {
           total[i / 4].x[i % 4] = __fadd_rn(total[i / 4].x[i % 4], c[i]);
@@ -178,11 +231,12 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
                                                                           token_of);
     } else if (args.output == MatmulOutput::kArgMax) {
       TakeBest(total, row, args.n, lane, best);
+    } else if (args.output == MatmulOutput::kSwiGlu && args.bias == nullptr) {
+      WriteGatedRow(args, total, row, lane);
     } else {
       WriteFragments<kTokenTiles>(
           args, total, [&](int) { return row; }, [&](int f) { return token_of(f, threadIdx.x); });
     }
-    tile += stride_tiles;
   }
   if (kSplit || args.output != MatmulOutput::kArgMax) return;
   __syncthreads();
@@ -193,16 +247,22 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
 
 using Kernel = void (*)(MatmulArgs, int);
 
-Kernel KernelOf(int tokens, bool split) {
-  if (tokens == 32) return split ? MatmulBatchKernel<32, 1, true> : MatmulBatchKernel<32, kManyGroups, false>;
-  return split ? MatmulBatchKernel<64, 1, true> : MatmulBatchKernel<64, kManyGroups, false>;
+// As many weights in flight as there are registers for them, and as a chunk has.
+Kernel KernelOf(int tokens, bool split, bool long_chunks) {
+  if (!split)
+    return tokens == 32 ? MatmulBatchKernel<32, kManyGroups, false, 3>
+                        : MatmulBatchKernel<64, kManyGroups, false, 2>;
+  if (long_chunks)
+    return tokens == 32 ? MatmulBatchKernel<32, 1, true, 4> : MatmulBatchKernel<64, 1, true, 4>;
+  return tokens == 32 ? MatmulBatchKernel<32, 1, true, 2> : MatmulBatchKernel<64, 1, true, 2>;
 }
 
 }  // namespace
 
 int32_t MatmulBatchSharedBytes(const MatmulPlan& plan, int32_t k) {
   const int64_t columns = plan.split_chunks ? std::min<int64_t>(DotChunk(k), k) : k;
-  const int64_t stages = (columns + kStageDepth - 1) / kStageDepth;
+  constexpr int64_t kPartColumns = kPartSteps * kTileDepth;
+  const int64_t stages = (columns + kPartColumns - 1) / kPartColumns * (kPartColumns / kStageDepth);
   const int64_t fold = int64_t{plan.token_tile} / 8 * kWarpgroupThreads * 16;
   return static_cast<int32_t>(std::min<int64_t>(
       std::max(stages * plan.token_tile * kTokenBytes, plan.split_chunks ? fold : 0), INT32_MAX));
@@ -215,9 +275,10 @@ cudaError_t PrepareMatmulBatch() {
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   for (const int tokens : {32, 64}) {
-    for (const bool split : {false, true}) {
+    for (Kernel kernel :
+         {KernelOf(tokens, false, false), KernelOf(tokens, true, false), KernelOf(tokens, true, true)}) {
       if (error != cudaSuccess) return error;
-      error = cudaFuncSetAttribute(KernelOf(tokens, split), cudaFuncAttributeMaxDynamicSharedMemorySize,
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    shared - kMatmulBatchStaticBytes);
     }
   }
@@ -236,8 +297,9 @@ cudaError_t LaunchMatmulBatch(const MatmulPlan& plan, const MatmulArgs& args, cu
   const dim3 grid(1, static_cast<unsigned>(plan.blocks) / chunks, chunks);
   const int cluster = args.output == MatmulOutput::kPartials ? 0 : plan.cluster;
   return LaunchDependentCluster(
-      KernelOf(plan.token_tile, plan.split_chunks), grid, cluster, groups * kWarpgroupThreads,
-      static_cast<size_t>(MatmulBatchSharedBytes(plan, args.k)), stream, args, tiles);
+      KernelOf(plan.token_tile, plan.split_chunks, DotChunk(args.k) > kSliceColumns), grid, cluster,
+      groups * kWarpgroupThreads, static_cast<size_t>(MatmulBatchSharedBytes(plan, args.k)), stream, args,
+      tiles);
 }
 
 }  // namespace ridge::kernels::cuda

@@ -25,6 +25,28 @@ constexpr int kTokens = 32, kTokenTiles = kTokens / 8;
 constexpr int kBeyond = 128;  // what is read behind the last row
 constexpr int kRowPad = 8;    // rows 16 bytes apart from a multiple of 128: no bank conflicts for ldmatrix
 
+// Until at most `pending` of this thread's groups of copies are in flight.
+__device__ void WaitForChunks(int pending) {
+  switch (pending) {
+    case 0:
+      return WaitForCopies<0>();
+    case 1:
+      return WaitForCopies<1>();
+    case 2:
+      return WaitForCopies<2>();
+    case 3:
+      return WaitForCopies<3>();
+    case 4:
+      return WaitForCopies<4>();
+    case 5:
+      return WaitForCopies<5>();
+    case 6:
+      return WaitForCopies<6>();
+    default:
+      return WaitForCopies<7>();
+  }
+}
+
 // A chunk's columns of all rows to x [kTokens][k + kRowPad]; zeros beyond the last row. One group of copies.
 __device__ void CopyChunk(const MatmulArgs& args, int chunk, uint32_t x) {
   const int begin = chunk * kChunkColumns, pieces = min(kChunkColumns, args.k - begin) / 8;
@@ -98,7 +120,7 @@ __global__ void __launch_bounds__(kResidentWarps* kWarpThreads, 1)
     for (FragmentC& fragment : total) fragment = {{kNoTotal, kNoTotal, kNoTotal, kNoTotal}};
     for (int chunk = 0; chunk < chunks; ++chunk) {
       if (first_round) {
-        WaitForPending(chunks - 1 - chunk);
+        WaitForChunks(chunks - 1 - chunk);
         __syncthreads();
       }
       const bool last = chunk + 1 == chunks;

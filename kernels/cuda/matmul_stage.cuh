@@ -104,28 +104,6 @@ class StageCopier {
   int tiles_left_, tokens_left_, weight_step_, token_step_, steps_;
 };
 
-// Until at most `pending` of this thread's groups of copies are in flight.
-__device__ inline void WaitForPending(int pending) {
-  switch (pending) {
-    case 0:
-      return WaitForCopies<0>();
-    case 1:
-      return WaitForCopies<1>();
-    case 2:
-      return WaitForCopies<2>();
-    case 3:
-      return WaitForCopies<3>();
-    case 4:
-      return WaitForCopies<4>();
-    case 5:
-      return WaitForCopies<5>();
-    case 6:
-      return WaitForCopies<6>();
-    default:
-      return WaitForCopies<7>();
-  }
-}
-
 // A lane's fragment of one k step of a row tile in a stage.
 __device__ inline FragmentA LoadStageA(uint32_t stage, int tile, int step, int lane) {
   FragmentA a;

@@ -17,18 +17,15 @@ constexpr int kThreads = 256;
 constexpr int kPartialThreads = 512;
 constexpr int kMaxSize = 65536;
 
-// The block's row, x, to its place in out.
-__device__ void WriteNormed(const RmsNormArgs& args, const float* x, float scale, int threads) {
-  Half* out = args.out + static_cast<int64_t>(blockIdx.x) * args.size;
-  for (int i = threadIdx.x * 4; i < args.size; i += threads * 4) {
-    const float4 value = *reinterpret_cast<const float4*>(x + i);
-    const float4 weight = *reinterpret_cast<const float4*>(args.weight + i);
-    __half2 pair[2] = {SaturateToHalf2(NormValue(value.x, scale, weight.x),
-                                       NormValue(value.y, scale, weight.y), args.saturations),
-                       SaturateToHalf2(NormValue(value.z, scale, weight.z),
-                                       NormValue(value.w, scale, weight.w), args.saturations)};
-    *reinterpret_cast<uint2*>(out + i) = *reinterpret_cast<const uint2*>(pair);
-  }
+// Columns i .. i + 3 of the block's row to their place in out.
+__device__ void WriteNormed(const RmsNormArgs& args, int i, const float4& value, const float4& weight,
+                            float scale) {
+  const __half2 pair[2] = {SaturateToHalf2(NormValue(value.x, scale, weight.x),
+                                           NormValue(value.y, scale, weight.y), args.saturations),
+                           SaturateToHalf2(NormValue(value.z, scale, weight.z),
+                                           NormValue(value.w, scale, weight.w), args.saturations)};
+  *reinterpret_cast<uint2*>(args.out + static_cast<int64_t>(blockIdx.x) * args.size + i) =
+      *reinterpret_cast<const uint2*>(pair);
 }
 
 __global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
@@ -39,7 +36,11 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
   const float* x = args.x + row * args.size;
   NormGroupSums(x, args.size, threadIdx.x, kThreads, sums);
   __syncthreads();
-  WriteNormed(args, x, NormScale(sums, args.size, args.eps), kThreads);
+  const float scale = NormScale(sums, args.size, args.eps);
+  for (int i = threadIdx.x * 4; i < args.size; i += kThreads * 4) {
+    WriteNormed(args, i, *reinterpret_cast<const float4*>(x + i),
+                *reinterpret_cast<const float4*>(args.weight + i), scale);
+  }
 }
 
 // Rows of up to 16 groups: each half of a warp keeps one group in registers, so that a row is read once.
@@ -85,6 +86,13 @@ __device__ float4 Add(const float4& a, const float4& b) {
 __global__ void __launch_bounds__(kPartialThreads) RmsNormPartialsKernel(RmsNormArgs args) {
   __shared__ __align__(16) float values[kMaxPartialSize];
   __shared__ float sums[NormGroups(kMaxPartialSize)];
+  constexpr int kTurns = kMaxPartialSize / (kPartialThreads * 4);
+  float4 weights[kTurns];
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int i = (turn * kPartialThreads + threadIdx.x) * 4;
+    if (i < args.size) weights[turn] = *reinterpret_cast<const float4*>(args.weight + i);
+  }
   LaunchNextKernel();
   WaitForPriorKernel();
   const int64_t row = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
@@ -110,7 +118,13 @@ __global__ void __launch_bounds__(kPartialThreads) RmsNormPartialsKernel(RmsNorm
   __syncthreads();
   NormGroupSums(values, args.size, threadIdx.x, kPartialThreads, sums);
   __syncthreads();
-  WriteNormed(args, values, NormScale(sums, args.size, args.eps), kPartialThreads);
+  const float scale = NormScale(sums, args.size, args.eps);
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int i = (turn * kPartialThreads + threadIdx.x) * 4;
+    if (i < args.size)
+      WriteNormed(args, i, *reinterpret_cast<const float4*>(values + i), weights[turn], scale);
+  }
 }
 
 }  // namespace

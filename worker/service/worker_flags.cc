@@ -27,7 +27,8 @@ ABSL_FLAG(std::string, memory, "", "KV memory: scratch, contiguous, padded, slot
 ABSL_FLAG(std::string, admission, "", "one, batch or continuous");
 ABSL_FLAG(std::string, prefill, "", "prompts: whole, padded or chunked");
 ABSL_FLAG(std::string, step, "", "prompts and decode rows: separate or fused");
-ABSL_FLAG(std::string, decode_attention, "", "one_pass or split: whether threads or blocks share a decode row's keys");
+ABSL_FLAG(std::string, decode_attention, "",
+          "one_pass or split: whether threads or blocks share a decode row's keys");
 ABSL_FLAG(std::string, launch, "", "stream, or graph (replayed, one step ahead)");
 ABSL_FLAG(int, threads, WorkerConfig().threads, "compute threads; 0: one a core");
 ABSL_FLAG(bool, pin_threads, WorkerConfig().pin_threads,
