@@ -74,7 +74,7 @@ struct MatmulArgs {
 enum class MatmulKernel {
   kDecode,    // a warp a row tile and chunk; up to 32 rows of x
   kResident,  // a warp a row tile, all of x in shared memory; 17 to 32 rows
-  kBatch,     // a warp a row tile by sm_90a's instructions, x in shared memory; 17 to 64 rows
+  kBatch,     // a warp a row tile by sm_90a's instructions, x in shared memory; 9 to 64 rows
   kTiled,     // blocks of row tiles x tokens through a shared-memory pipeline
   kWgmma,     // the same by sm_90a's own instructions
 };

@@ -1,4 +1,4 @@
-// The matmul of 17 to 64 rows by the warpgroup instructions of sm_90a, bound by the weights' way from memory:
+// The matmul of 9 to 64 rows by the warpgroup instructions of sm_90a, bound by the weights' way from memory:
 // they go straight to registers, and all of x that a block needs stays in shared memory.
 //
 // Geometry: a block has 1 or 3 warpgroups; a warp takes a tile of 16 rows of W as its quarter of the A

@@ -91,7 +91,7 @@ int32_t NumChunks(int32_t k) {
 }
 
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
-  if (m > 16 && m <= 64 && device.has_wgmma) {
+  if (m > 8 && m <= 64 && device.has_wgmma) {
     const MatmulPlan plan = PlanBatch(m, n, k, device);
     if (MatmulBatchSharedBytes(plan, k) <= device.shared_bytes_per_block - kMatmulBatchStaticBytes)
       return plan;

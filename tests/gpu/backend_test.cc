@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "common/hash.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/extended_sampling.h"
 #include "tests/unit/worker/backend/golden_checks.h"
@@ -366,6 +369,32 @@ TEST_P(CudaBackendTest, OnePassAndRectanglesChangeNoBit) {
       }
     }
   }
+}
+
+// Of this build's kernels and of those that another run had (CUDA_FORCE_PTX_JIT=1 takes the portable ones):
+// RIDGE_TEST_LOGITS names a file that keeps a line a model.
+TEST_P(CudaBackendTest, EveryBuildHasTheSameNumericsIdAndLogits) {
+  const char* path = std::getenv("RIDGE_TEST_LOGITS");
+  if (path == nullptr) GTEST_SKIP() << "RIDGE_TEST_LOGITS names no file";
+  const std::unique_ptr<CudaBackend> backend = MakeBackend();
+  const std::vector<Request> requests = MakeRequests(source_->config().vocab_size);
+  Sha256 hash;
+  for (const int32_t batch : {1, 7, 33, 64}) {
+    for (const Answer& answer : ScheduleRunner(backend.get(), requests, {.batch = batch, .seed = 5}).Run()) {
+      hash.Update(
+          {reinterpret_cast<const char*>(answer.logits.data()), answer.logits.size() * sizeof(uint32_t)});
+    }
+  }
+  const std::string name = std::string(GetParam()) + ": ";
+  const std::string line = name + backend->Info().numerics_id + " " + hash.HexDigest();
+  std::ifstream file(path);
+  for (std::string other; std::getline(file, other);) {
+    if (other.rfind(name, 0) != 0) continue;
+    EXPECT_EQ(line, other);
+    return;
+  }
+  std::ofstream(path, std::ios::app) << line << std::endl;
+  std::cout << line << std::endl;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaBackendTest,

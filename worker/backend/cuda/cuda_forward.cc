@@ -177,7 +177,7 @@ absl::Status CudaForward::ApplyChanges(const StepLayout& layout, const char* upl
   args.slots = slot_sampling_.as<cuda::SlotSampling>();
   args.block_tables = block_tables_.as<int32_t>();
   args.table_stride = table_stride_;
-  ++launches_;
+  if (args.num_sampling_changes + args.num_block_changes > 0) ++launches_;
   return CudaStatus(cuda::LaunchSlotChanges(args, stream), "slot changes");
 }
 
