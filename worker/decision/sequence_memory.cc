@@ -20,9 +20,14 @@ SequenceMemory::Beginning SequenceMemory::FindBeginning(const Sequence& sequence
   } else if (prefix_cache_ && !sequence.wants_scores()) {
     // What is found is not computed, and so gives no log-probabilities. The last known token is always
     // computed: its row gives the next one.
-    std::vector<TokenId> tokens(sequence.known_tokens() - 1);
-    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = sequence.token(static_cast<int32_t>(i));
-    PrefixCache::Match match = cache_->Find(sequence.spec.cache_salt, tokens);
+    std::vector<TokenId> joined;
+    absl::Span<const TokenId> tokens = sequence.spec.prompt;
+    if (!sequence.generated.empty()) {
+      joined = sequence.spec.prompt;
+      joined.insert(joined.end(), sequence.generated.begin(), sequence.generated.end());
+      tokens = joined;
+    }
+    PrefixCache::Match match = cache_->Find(sequence.spec.cache_salt, tokens.first(tokens.size() - 1));
     beginning.rows = static_cast<int32_t>(match.blocks.size()) * kBlockTokens;
     beginning.blocks = std::move(match.blocks);
     beginning.node = std::move(match.node);

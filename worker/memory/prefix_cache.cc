@@ -2,56 +2,76 @@
 
 #include <algorithm>
 
+#include "absl/hash/hash.h"
+#include "absl/strings/string_view.h"
 #include "common/check.h"
 
 namespace ridge::worker {
 
-PrefixCache::PrefixCache(BlockPool* pool) : pool_(pool), keys_(pool->num_blocks()), ids_(pool->num_blocks()) {
+PrefixCache::PrefixCache(BlockPool* pool)
+    : pool_(pool), nodes_(pool->num_blocks()), salts_(pool->num_blocks()) {
   pool->OnEviction([this](BlockId block) { Forget(block); });
 }
 
 PrefixCache::Match PrefixCache::Find(const std::string& salt, absl::Span<const TokenId> tokens) {
   Match match;
-  Key key{{0, salt}, {}};
+  match.node.salt = salt;
   for (size_t begin = 0; begin + kBlockTokens <= tokens.size(); begin += kBlockTokens) {
-    std::copy_n(tokens.begin() + begin, kBlockTokens, key.tokens.begin());
-    const auto it = index_.find(key);
-    if (it == index_.end()) break;
-    pool_->AddReader(it->second.block);
-    match.blocks.push_back(it->second.block);
-    key.parent = {it->second.id, {}, it->second.block};
+    const absl::Span<const TokenId> next = tokens.subspan(begin, kBlockTokens);
+    const auto it = index_.find(HashOf(match.node, next));
+    if (it == index_.end() || !Continues(it->second, match.node, next)) break;
+    pool_->AddReader(it->second);
+    match.blocks.push_back(it->second);
+    match.node = {nodes_[it->second].id, {}, it->second};
   }
-  match.node = std::move(key.parent);
   return match;
 }
 
 ChainNode PrefixCache::Publish(const ChainNode& parent, absl::Span<const TokenId> tokens, BlockId block) {
   RIDGE_CHECK(tokens.size() == kBlockTokens);
-  Key key{parent, {}};
-  std::copy(tokens.begin(), tokens.end(), key.tokens.begin());
-  const auto [it, inserted] = index_.try_emplace(key, Entry{block, next_id_});
-  const ChainNode node{it->second.id, {}, it->second.block};
-  if (inserted) {
-    // It may be known as the continuation of a chain that is gone.
-    if (ids_[block] != 0) index_.erase(keys_[block]);
-    ids_[block] = next_id_++;
-    keys_[block] = std::move(key);
-    pool_->Keep(block);
+  const uint64_t hash = HashOf(parent, tokens);
+  const auto [it, inserted] = index_.try_emplace(hash, block);
+  if (!inserted) {
+    const BlockId known = it->second;
+    if (Continues(known, parent, tokens)) return {nodes_[known].id, {}, known};
+    return {next_id_++, {}, block};  // equal hashes: this one, and what continues it, is not kept
   }
-  return node;
+  Node& node = nodes_[block];
+  // It may be known as the continuation of a chain that is gone.
+  if (node.id != 0) index_.erase(node.hash);
+  node.hash = hash;
+  node.id = next_id_++;
+  node.parent = parent.id;
+  node.parent_block = parent.block;
+  std::copy(tokens.begin(), tokens.end(), node.tokens.begin());
+  if (parent.id == 0) salts_[block] = parent.salt;
+  pool_->Keep(block);
+  return {node.id, {}, block};
 }
 
 bool PrefixCache::IsReachable(const ChainNode& node) const {
-  const ChainNode* at = &node;
-  for (; at->id != 0; at = &keys_[at->block].parent) {
-    if (ids_[at->block] != at->id) return false;
+  uint64_t id = node.id;
+  for (BlockId block = node.block; id != 0; block = nodes_[block].parent_block) {
+    if (nodes_[block].id != id) return false;
+    id = nodes_[block].parent;
   }
   return true;
 }
 
+uint64_t PrefixCache::HashOf(const ChainNode& parent, absl::Span<const TokenId> tokens) {
+  return absl::HashOf(parent.id, parent.id == 0 ? absl::string_view(parent.salt) : absl::string_view(),
+                      tokens);
+}
+
+bool PrefixCache::Continues(BlockId block, const ChainNode& parent, absl::Span<const TokenId> tokens) const {
+  const Node& node = nodes_[block];
+  return node.parent == parent.id && std::equal(tokens.begin(), tokens.end(), node.tokens.begin()) &&
+         (parent.id != 0 || salts_[block] == parent.salt);
+}
+
 void PrefixCache::Forget(BlockId block) {
-  index_.erase(keys_[block]);
-  ids_[block] = 0;
+  index_.erase(nodes_[block].hash);
+  nodes_[block].id = 0;
   ++evictions_;
 }
 

@@ -28,12 +28,6 @@ struct ChainNode {
   uint64_t id = 0;     // 0: before the first block
   std::string salt;    // empty after it
   BlockId block = -1;  // that holds it
-
-  bool operator==(const ChainNode&) const = default;
-  template <typename H>
-  friend H AbslHashValue(H state, const ChainNode& node) {
-    return H::combine(std::move(state), node.id, node.salt);
-  }
 };
 
 class PrefixCache {
@@ -62,28 +56,24 @@ class PrefixCache {
   int64_t evictions() const { return evictions_; }
 
  private:
-  struct Key {
-    ChainNode parent;
+  // What a kept block holds.
+  struct Node {
+    uint64_t hash = 0;  // of parent, salt and tokens
+    uint64_t id = 0;    // 0: the block is not kept
+    uint64_t parent = 0;
+    BlockId parent_block = -1;
     std::array<TokenId, kBlockTokens> tokens;
-
-    bool operator==(const Key&) const = default;
-    template <typename H>
-    friend H AbslHashValue(H state, const Key& key) {
-      return H::combine(std::move(state), key.parent, key.tokens);
-    }
-  };
-  struct Entry {
-    BlockId block;
-    uint64_t id;
   };
 
+  static uint64_t HashOf(const ChainNode& parent, absl::Span<const TokenId> tokens);
+  bool Continues(BlockId block, const ChainNode& parent, absl::Span<const TokenId> tokens) const;
   void Forget(BlockId block);
 
   BlockPool* const pool_;
   uint64_t next_id_ = 1;  // never reused: what continued an evicted block is not found again
-  absl::flat_hash_map<Key, Entry> index_;
-  std::vector<Key> keys_;      // of each kept block
-  std::vector<uint64_t> ids_;  // of the node that each kept block holds, 0 for others
+  absl::flat_hash_map<uint64_t, BlockId> index_;  // of kept blocks, by hash
+  std::vector<Node> nodes_;                       // of each block
+  std::vector<std::string> salts_;                // of the blocks that begin a chain
   int64_t evictions_ = 0;
 };
 
