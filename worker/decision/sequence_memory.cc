@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
+
 namespace ridge::worker {
 
 SequenceMemory::SequenceMemory(MemoryPolicy policy, bool prefix_cache, int32_t slot_tokens, BlockPool* pool,
@@ -83,6 +85,9 @@ void SequenceMemory::Publish(Sequence* sequence) {
     sequence->published_blocks = 0;
     sequence->chain = {0, sequence->spec.cache_salt};
   }
+  cache_->Prefetch(absl::MakeConstSpan(sequence->blocks)
+                       .subspan(static_cast<size_t>(sequence->published_blocks),
+                                static_cast<size_t>(full_blocks - sequence->published_blocks)));
   for (; sequence->published_blocks < full_blocks; ++sequence->published_blocks) {
     std::array<TokenId, kBlockTokens> tokens;
     for (int32_t i = 0; i < kBlockTokens; ++i)

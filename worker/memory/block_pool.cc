@@ -1,5 +1,7 @@
 #include "worker/memory/block_pool.h"
 
+#include <algorithm>
+
 #include "common/check.h"
 
 namespace ridge::worker {
@@ -13,6 +15,7 @@ std::vector<BlockId> BlockPool::Allocate(int32_t count) {
   RIDGE_CHECK(count >= 0 && count <= available_blocks());
   std::vector<BlockId> taken;
   taken.reserve(count);
+  const size_t num_free = std::min(free_.size(), static_cast<size_t>(count));
   for (int32_t i = 0; i < count; ++i) {
     BlockId block;
     if (!free_.empty()) {
@@ -22,11 +25,11 @@ std::vector<BlockId> BlockPool::Allocate(int32_t count) {
       block = idle_head_;
       UnlinkIdle(block);
       blocks_[block].kept = false;
-      on_eviction_(block);
     }
     blocks_[block].readers = 1;
     taken.push_back(block);
   }
+  if (taken.size() > num_free) on_eviction_(absl::MakeConstSpan(taken).subspan(num_free));
   return taken;
 }
 

@@ -33,8 +33,10 @@ class BlockPool {
   int32_t idle_blocks() const { return num_idle_; }
   int32_t ref_count(BlockId block) const { return blocks_[block].readers; }
 
-  // Called with each kept block that Allocate takes: what it held is lost.
-  void OnEviction(std::function<void(BlockId)> listener) { on_eviction_ = std::move(listener); }
+  // Called with the kept blocks that an Allocate takes: what they held is lost.
+  void OnEviction(std::function<void(absl::Span<const BlockId>)> listener) {
+    on_eviction_ = std::move(listener);
+  }
 
   // Takes `count` blocks with one reader each: free ones first, then those idle for longest. Requires
   // count <= available_blocks().
@@ -76,7 +78,7 @@ class BlockPool {
   BlockId idle_head_ = -1;
   BlockId idle_tail_ = -1;
   int32_t num_idle_ = 0;
-  std::function<void(BlockId)> on_eviction_ = [](BlockId) {};
+  std::function<void(absl::Span<const BlockId>)> on_eviction_ = [](absl::Span<const BlockId>) {};
 };
 
 }  // namespace ridge::worker

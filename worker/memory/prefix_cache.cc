@@ -10,7 +10,7 @@ namespace ridge::worker {
 
 PrefixCache::PrefixCache(BlockPool* pool)
     : pool_(pool), nodes_(pool->num_blocks()), salts_(pool->num_blocks()) {
-  pool->OnEviction([this](BlockId block) { Forget(block); });
+  pool->OnEviction([this](absl::Span<const BlockId> blocks) { Forget(blocks); });
 }
 
 PrefixCache::Match PrefixCache::Find(const std::string& salt, absl::Span<const TokenId> tokens) {
@@ -69,10 +69,22 @@ bool PrefixCache::Continues(BlockId block, const ChainNode& parent, absl::Span<c
          (parent.id != 0 || salts_[block] == parent.salt);
 }
 
-void PrefixCache::Forget(BlockId block) {
-  index_.erase(nodes_[block].hash);
-  nodes_[block].id = 0;
-  ++evictions_;
+void PrefixCache::Prefetch(absl::Span<const BlockId> blocks) const {
+  for (BlockId block : blocks) {
+    __builtin_prefetch(&nodes_[block]);
+    __builtin_prefetch(&nodes_[block].tokens[kBlockTokens - 1]);
+  }
+}
+
+void PrefixCache::Forget(absl::Span<const BlockId> blocks) {
+  // The oldest blocks have left the caches: what is read of them is asked for together.
+  for (BlockId block : blocks) __builtin_prefetch(&nodes_[block]);
+  for (BlockId block : blocks) index_.prefetch(nodes_[block].hash);
+  for (BlockId block : blocks) {
+    index_.erase(nodes_[block].hash);
+    nodes_[block].id = 0;
+  }
+  evictions_ += static_cast<int64_t>(blocks.size());
 }
 
 }  // namespace ridge::worker

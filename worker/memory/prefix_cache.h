@@ -52,6 +52,9 @@ class PrefixCache {
   // the same continuation is there already, and the block is then not kept.
   ChainNode Publish(const ChainNode& parent, absl::Span<const TokenId> tokens, BlockId block);
 
+  // Asks memory for what Publish writes of these blocks, which nobody may have looked at for long.
+  void Prefetch(absl::Span<const BlockId> blocks) const;
+
   int64_t cached_blocks() const { return static_cast<int64_t>(index_.size()); }
   int64_t evictions() const { return evictions_; }
 
@@ -67,7 +70,7 @@ class PrefixCache {
 
   static uint64_t HashOf(const ChainNode& parent, absl::Span<const TokenId> tokens);
   bool Continues(BlockId block, const ChainNode& parent, absl::Span<const TokenId> tokens) const;
-  void Forget(BlockId block);
+  void Forget(absl::Span<const BlockId> blocks);
 
   BlockPool* const pool_;
   uint64_t next_id_ = 1;  // never reused: what continued an evicted block is not found again

@@ -44,7 +44,8 @@ TEST(BlockPool, FreesABlockWithItsLastReader) {
 TEST(BlockPool, EvictsWhatWasIdleForLongestAndATailBeforeItsHead) {
   BlockPool pool(4);
   std::vector<BlockId> evicted;
-  pool.OnEviction([&](BlockId block) { evicted.push_back(block); });
+  pool.OnEviction(
+      [&](absl::Span<const BlockId> blocks) { evicted.insert(evicted.end(), blocks.begin(), blocks.end()); });
   const auto older = pool.Allocate(2);
   const auto newer = pool.Allocate(1);
   for (BlockId block : older) pool.Keep(block);
@@ -86,7 +87,9 @@ TEST(BlockPool, KeepsCountOverRandomUse) {
   std::vector<std::vector<BlockId>> owners;
   std::vector<int32_t> readers(kBlocks, 0);
   std::set<BlockId> kept;
-  pool.OnEviction([&](BlockId block) { ASSERT_EQ(kept.erase(block), 1u); });
+  pool.OnEviction([&](absl::Span<const BlockId> blocks) {
+    for (BlockId block : blocks) ASSERT_EQ(kept.erase(block), 1u);
+  });
   for (int i = 0; i < 10000; ++i) {
     if (random() % 2 == 0 && pool.available_blocks() > 0) {
       owners.push_back(pool.Allocate(1 + random() % pool.available_blocks()));
