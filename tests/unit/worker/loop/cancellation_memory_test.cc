@@ -85,9 +85,10 @@ TEST(CancellationMemoryTest, TenThousandCancelledStreamsLeaveTheProcessAsLargeAs
               static_cast<double>(early) / (1 << 20), static_cast<double>(late) / (1 << 20),
               static_cast<long>(tokens));
   EXPECT_GT(tokens, 10'000);  // most had begun
-  // 128 bytes a stream would be 1 MiB.
+  // A prompt alone has 1,200 bytes: one kept from each stream would be 9 MiB. Threads' heaps grow by less
+  // than 1.
   if (kMemoryIsTheProcesssOwn) {
-    EXPECT_LT(late - early, 1 << 20);
+    EXPECT_LT(late - early, 4 << 20);
   }
 
   for (const auto& stream : open) engine.Cancel(stream->id, absl::CancelledError(""));
