@@ -21,15 +21,28 @@ float16 = "float16"
 inference_mode = contextlib.nullcontext
 def tensor(ids, device):
     return ids
+def set_default_dtype(dtype):
+    assert dtype == "float16"
+def device(name):
+    assert name == "cuda"
+    return contextlib.nullcontext()
 """
 
 # Streams one token every GAP_S, as generate() does: the prompt first, then token by token.
 TRANSFORMERS = f"""
 import json, os, time
+class AutoConfig:
+    @classmethod
+    def from_pretrained(cls, name):
+        return "config of " + name
 class AutoModelForCausalLM:
     @classmethod
     def from_pretrained(cls, name, dtype):
         assert name == "a-model" and dtype == "float16"
+        return cls()
+    @classmethod
+    def from_config(cls, config):
+        assert config == "config of a-model"
         return cls()
     def to(self, device):
         assert device == "cuda"
@@ -64,10 +77,13 @@ def main():
                   for i, (label, tokens, budget, at) in enumerate(items)]
         (folder / "w.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
         (folder / "p.json").write_text(json.dumps({"p16": {"ids": list(range(16)), "text": ""}, "p64": {"ids": list(range(64)), "text": ""}}))
-        done = subprocess.run([sys.executable, ROOT / "bench/peers/hf_transformers.py", "--model=a-model", f"--workload={folder}/w.jsonl",
-                               f"--prompts={folder}/p.json", f"--out={folder}/out", "--rate=4"],
-                              env=os.environ | {"PYTHONPATH": name, "ASKED": f"{name}/asked"}, capture_output=True, text=True)
-        expect(done.returncode == 0, done.stderr[-500:])
+        command = [sys.executable, ROOT / "bench/peers/hf_transformers.py", "--model=a-model", f"--workload={folder}/w.jsonl",
+                   f"--prompts={folder}/p.json", f"--out={folder}/out", "--rate=4"]
+        for extra, asked in ([], "asked"), (["--random", "--called=random"], "asked again"):
+            environment = os.environ | {"PYTHONPATH": name, "ASKED": f"{name}/{asked}"}
+            done = subprocess.run(command + extra, env=environment, capture_output=True, text=True)
+            expect(done.returncode == 0, done.stderr[-500:])
+        expect((folder / "asked again").read_text() == (folder / "asked").read_text() and (folder / "out/random/arrivals.csv.gz").exists(), "made-up weights")
         asked = [json.loads(line) for line in (folder / "asked").read_text().splitlines()]
         expect(asked == [[16, 3], [64, 5], [16, 2]], f"asked: {asked}")
         with gzip.open(folder / "out/transformers/arrivals.csv.gz", "rt", newline="") as file:

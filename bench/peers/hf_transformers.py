@@ -2,10 +2,11 @@
 """Replays a frozen workload on Hugging Face transformers in this process and records what it did: requests in the order of their
 arrival, one at a time, greedy, to their full budget.
 
-usage: bench/peers/hf_transformers.py --model DIR --workload FILE --prompts FILE --out DIR [--called transformers] [--rate R] [--device cuda]
+usage: bench/peers/hf_transformers.py --model DIR --workload FILE --prompts FILE --out DIR [--called transformers] [--rate R] [--device cuda] [--random]
 
 The workload and the prompts come from `ridge-bench draw --model ... --out FILE` (prompts: FILE.prompts.json). Records go to
-DIR/NAME/arrivals.csv.gz with the columns of ridge-bench. Needs torch and transformers.
+DIR/NAME/arrivals.csv.gz with the columns of ridge-bench. --random takes a directory's config.json alone and makes weights up, which
+changes neither bytes nor arithmetic. Needs torch and transformers.
 """
 import argparse
 import pathlib
@@ -50,6 +51,14 @@ def replay(model, requests, device):
         request.tokens, request.end = len(streamer.times), "length"
 
 
+def load(name, dtype, device, random):
+    if not random:
+        return transformers.AutoModelForCausalLM.from_pretrained(name, dtype=dtype).to(device).eval()
+    torch.set_default_dtype(dtype)
+    with torch.device(device):
+        return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(name)).eval()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="Hugging Face directory or name")
@@ -59,6 +68,7 @@ def main():
     parser.add_argument("--called", default="transformers", help="what the records call it")
     parser.add_argument("--device", default="cuda", help="torch's name")
     parser.add_argument("--dtype", default="float16", help="torch's name")
+    parser.add_argument("--random", action="store_true", help="made-up weights in the shape of the model's config.json")
     parser.add_argument("--device-name", default="", help="recorded")
     parser.add_argument("--rate", type=float, help="requests a second: the workload's times, scaled from 1/s")
     arguments = parser.parse_args()
@@ -66,8 +76,7 @@ def main():
         parser.error("--rate: must be more than 0")
     arguments.in_flight = 0
     header, requests = completions.requests_of(arguments.workload, arguments.prompts, as_text=False, rate=arguments.rate)
-    model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype)).to(arguments.device).eval()
-    replay(model, requests, arguments.device)
+    replay(load(arguments.model, getattr(torch, arguments.dtype), arguments.device, arguments.random), requests, arguments.device)
     completions.record(arguments, header, requests)
 
 
