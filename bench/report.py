@@ -3,6 +3,7 @@
 
 usage: bench/report.py predict SIMULATED bench/results/DEVICE    keep what the cost model expects, before anything is measured
        bench/report.py write bench/results/DEVICE                README.md of each engine, and LADDER.md of all
+       bench/report.py published bench/results/DEVICE            the series' published figures beside the measured ones
        bench/report.py golden FILE FOLDER                         published token ids as records, for `ridge-bench parity`
 
 SIMULATED holds records of the same workloads on `--device simulated:CARD`. `write` compares: within 10 % of the prediction is a
@@ -213,6 +214,27 @@ def golden(file, folder):
         out.write("\n".join(lines) + "\n")
 
 
+def published(root):
+    """Prints the series' figures, each with what was measured here after it."""
+    series = json.loads((pathlib.Path(__file__).parent / "traces" / "published.json").read_text())
+    folders = dict(records.engine_folders(root))
+    keys = {"ttft_ms": "TTFT, ms", "decode_tps": "tokens/s", "itl_p95_ms": "ITL p95, ms", "peak_gib": "peak, GiB"}
+    rows = []
+    for engine, prompts in series["single"].items():
+        here = records.closed(folders[engine]) if engine in folders else {}
+        for prompt, points in prompts.items():
+            found = here.get(f"{prompt}-x1")
+            rows.append([engine, prompt, *(cell for key in keys for cell in (figure(points[key]), figure(found[key]) if found else ""))])
+    print(table(["engine", "prompt", *(cell for name in keys.values() for cell in (name + " there", "here"))], rows), end="\n\n")
+    rows = []
+    for engine, points in series["served_per_s"].items():
+        passes = records.open_passes(folders[engine]) if engine in folders else {}
+        for rate, served in points.items():
+            found = passes.get(float(rate))
+            rows.append([engine, rate, figure(served), figure(found["served_per_s"]) if found else ""])
+    print(table(["engine", "offered/s", "served/s there", "here"], rows))
+
+
 def write(root):
     folders = records.engine_folders(root)
     if not folders:
@@ -231,6 +253,7 @@ def main():
     command.add_argument("simulated", type=pathlib.Path)
     command.add_argument("device", type=pathlib.Path)
     commands.add_parser("write").add_argument("device", type=pathlib.Path)
+    commands.add_parser("published").add_argument("device", type=pathlib.Path)
     command = commands.add_parser("golden")
     command.add_argument("file", type=pathlib.Path)
     command.add_argument("folder", type=pathlib.Path)
@@ -239,6 +262,8 @@ def main():
         predict(arguments.simulated, arguments.device)
     elif arguments.command == "golden":
         golden(arguments.file, arguments.folder)
+    elif arguments.command == "published":
+        published(arguments.device)
     else:
         write(arguments.device)
 

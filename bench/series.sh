@@ -63,4 +63,5 @@ if [ "$golden" != none ]; then
 fi
 python3 "$root/bench/plot.py" "$out" --published || echo "series.sh: no figures (matplotlib is needed)" >&2
 python3 "$root/bench/report.py" write "$out"
+python3 "$root/bench/report.py" published "$out"
 exit $status

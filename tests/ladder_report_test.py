@@ -71,6 +71,8 @@ def main():
         # 5 workloads with three figures each and 2 rates with three each, and the simulation repeats itself.
         expect("Grade: 21 of 21 predictions hit, 0 near, 0 missed." in page, "grade of flash")
         expect("ridge-bench closed --model synthetic:qwen2.5-1.5b --device simulated:a10-series --engine flash" in page, "command")
+        beside = run(sys.executable, BENCH / "report.py", "published", device)
+        expect("| cached | p256 | 25.1 | " in beside and "| flash | 8 | 5.68 | " in beside, "published figures beside measured ones")
         whole = (device / "LADDER.md").read_text()
         expect("Every engine gave the same tokens for every workload." in whole, "same tokens")
         expect("| [cached](cached/README.md) |" in whole, "row of cached")
