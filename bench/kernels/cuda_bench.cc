@@ -2,7 +2,7 @@
 // run.
 //
 // usage: cuda-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d
-// (decode), p (prefill)] [FILTER]
+// (decode), p (prefill), k (decode kernel by kernel)] [FILTER]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -228,8 +228,12 @@ class Bench {
 
   void Steps() {
     const ModelConfig& config = source_->config();
+    const bool by_kernel = sections_.find('k') != std::string::npos;
     const Clock::time_point begin = Clock::now();
-    std::unique_ptr<CudaBackend> backend = CudaBackend::Create(*source_, {}).value();
+    std::unique_ptr<CudaBackend> backend =
+        CudaBackend::Create(
+            *source_, {.decode_layers = by_kernel ? DecodeLayersUse::kNever : DecodeLayersUse::kWhereFaster})
+            .value();
     const double load_s = Seconds(begin);
     constexpr int32_t kMaxSlots = 64, kBlocks = 64 * 300;
     Require(backend->Reserve(kBlocks, {.max_slots = kMaxSlots, .max_step_rows = 4096}));
@@ -241,7 +245,7 @@ class Bench {
     }
     if (sections_.find('d') == std::string::npos) return;
     for (int32_t context : {16, 1024, 4096}) {
-      for (int32_t batch : {1, 8, 32, 64}) {
+      for (int32_t batch : {1, 2, 4, 8, 32, 64}) {
         if (filter_.empty() || filter_ == absl::StrCat("d", batch, "x", context))
           Decode(backend.get(), config, batch, context);
       }

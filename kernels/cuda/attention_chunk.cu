@@ -11,28 +11,22 @@
 // pool 16 bytes. Bytes: K and V of the keys once each KV head. FLOPs: 4 d a key, row and query head, on tiles
 // padded to 16 rows. Reference: reference::Attention (1 fp16 ulp).
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_chunk.cuh"
 #include "kernels/cuda/attention_merge.cuh"
-#include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * kWarpThreads;
+constexpr int kThreads = kChunkWarps * kWarpThreads;
 constexpr int kRows = kAttentionSplitRows;
 constexpr int kChunk = kAttentionChunk;
 constexpr int kTile = kAttentionTile;
-constexpr int kChunkPages = kChunk / kKvBlockTokens;
 constexpr int kTilePages = kTile / kKvBlockTokens;
-constexpr int kWarpKeys = kChunk / kWarps;
-constexpr int kWarpsPerTile = kTile / kWarpKeys;
-constexpr int kWarpColumns = 16;
 
 template <int kDim>
 struct Shape {
   static constexpr unsigned kPieces = kDim / kPieceHalves;
-  static constexpr int kSteps = kDim / 16;
   static constexpr unsigned kPagePieces = kKvBlockTokens * kPieces;
   static constexpr int kPageBytes = kKvBlockTokens * kDim * 2;
   static constexpr int kChunkBytes = kChunk * kDim * 2;  // of K, and of V
@@ -42,34 +36,9 @@ struct Shape {
 };
 
 struct BlockShared {
-  FragmentA probabilities[kChunk / 16][kWarpThreads];
-  float maxima[kWarps][kRows];
+  ChunkShared chunk;
   int last_item;
 };
-
-// What a block works on.
-struct ChunkWork {
-  int kv_head;
-  int num_keys;   // of the chunk that the row sees; above kChunk where there are more behind it
-  int num_pages;  // of the chunk
-  int old_pages;  // of them, those that this step does not write
-  int num_tiles;  // of the chunk
-  int32_t block;  // lane i has the block of page i
-};
-
-__device__ inline ChunkWork MakeWork(const AttentionArgs& args, const AttentionItem& item, int kv_head,
-                                     int lane) {
-  ChunkWork work;
-  const int first_page = item.chunk_begin * kChunkPages;
-  work.kv_head = kv_head;
-  work.num_keys = item.num_keys - item.chunk_begin * kChunk;
-  work.num_pages = min(kChunkPages, (work.num_keys + kKvBlockTokens - 1) / kKvBlockTokens);
-  work.old_pages = min(work.num_pages, max(item.first_position / kKvBlockTokens - first_page, 0));
-  work.num_tiles = (work.num_pages + kTilePages - 1) / kTilePages;
-  const int32_t* table = args.block_tables + static_cast<int64_t>(item.table_row) * args.table_stride;
-  work.block = lane < work.num_pages ? table[first_page + lane] : 0;
-  return work;
-}
 
 // Copies a page's K and V, the whole block together; zeros for a page that is only there to fill a tile.
 template <int kDim>
@@ -101,94 +70,20 @@ __device__ inline void IssueQueries(const AttentionArgs& args, const AttentionIt
               static_cast<int>(row) < item.num_virtual);
 }
 
-// The scores of a warp's keys, masked.
-template <int kDim>
-__device__ inline void ComputeScores(uint32_t keys, uint32_t queries, int first_key, int num_keys,
-                                     unsigned lane, FragmentC (&scores)[kWarpKeys / 8]) {
-  using S = Shape<kDim>;
-#pragma unroll
-  for (int i = 0; i < kWarpKeys / 8; ++i) scores[i] = {};
-#pragma unroll 4
-  for (int step = 0; step < S::kSteps; ++step) {
-    FragmentA q;
-    LoadMatrices(q.x, queries + SwizzledOffset<S::kPieces>(lane % 16, 2 * step + lane / 16));
-    FragmentB b[kWarpKeys / 16][2];
-#pragma unroll
-    for (int i = 0; i < kWarpKeys / 16; ++i) LoadKeys<S::kPieces>(b[i], keys, first_key + 16 * i, step, lane);
-#pragma unroll
-    for (int i = 0; i < kWarpKeys / 8; ++i) Mma(scores[i], q, b[i / 2][i % 2]);
-  }
-  if (first_key + kWarpKeys <= num_keys) return;
-  const int last_keys[2] = {num_keys - 1, num_keys - 1};
-#pragma unroll
-  for (int i = 0; i < kWarpKeys / 8; ++i) MaskScores(scores[i], first_key + 8 * i, last_keys, lane);
-}
-
-// The maxima after a tile.
-__device__ inline void TakeTileMaxima(const BlockShared& shared, int tile, bool two_rows, unsigned lane,
-                                      float (&max)[2]) {
-#pragma unroll
-  for (int warp = 0; warp < kWarpsPerTile; ++warp) {
-    const float* maxima = shared.maxima[tile * kWarpsPerTile + warp];
-    max[0] = fmaxf(max[0], maxima[lane / 4]);
-    if (two_rows) max[1] = fmaxf(max[1], maxima[lane / 4 + 8]);
-  }
-}
-
-// P of this warp's keys to shared memory.
-__device__ inline void StoreProbabilities(const FragmentC (&scores)[kWarpKeys / 8], int warp, bool two_rows,
-                                          float c, unsigned lane, BlockShared* shared) {
-  float max[2] = {-INFINITY, -INFINITY};
-#pragma unroll 1
-  for (int tile = 0; tile <= warp / kWarpsPerTile; ++tile) TakeTileMaxima(*shared, tile, two_rows, lane, max);
-#pragma unroll
-  for (int s = 0; s < kWarpKeys / 16; ++s) {
-    FragmentA p = {};
-    p.x[0] = Probabilities(scores[2 * s].x[0], scores[2 * s].x[1], max[0], c);
-    p.x[2] = Probabilities(scores[2 * s + 1].x[0], scores[2 * s + 1].x[1], max[0], c);
-    if (two_rows) {
-      p.x[1] = Probabilities(scores[2 * s].x[2], scores[2 * s].x[3], max[1], c);
-      p.x[3] = Probabilities(scores[2 * s + 1].x[2], scores[2 * s + 1].x[3], max[1], c);
-    }
-    shared->probabilities[warp * (kWarpKeys / 16) + s][lane] = p;
-  }
-}
-
-template <int kDim>
-__device__ inline void MultiplyValues(uint32_t values, const BlockShared& shared, int num_tiles, int warp,
-                                      bool two_rows, float c, unsigned lane,
-                                      ChunkState<kWarpColumns / 8>* state) {
-  state->Start();
-  float max[2] = {-INFINITY, -INFINITY};
-#pragma unroll 1
-  for (int tile = 0; tile < num_tiles; ++tile) {
-    TakeTileMaxima(shared, tile, two_rows, lane, max);
-    state->Rescale(max, c);
-#pragma unroll
-    for (int s = 0; s < kTile / 16; ++s) {
-      const FragmentA p = shared.probabilities[tile * (kTile / 16) + s][lane];
-      FragmentB b[2];
-      LoadValues<Shape<kDim>::kPieces>(b, values, tile * kTile + 16 * s, warp, lane);
-      Mma(state->out[0], p, b[0]);
-      Mma(state->out[1], p, b[1]);
-      Mma(state->sum, p, Ones());
-    }
-  }
-}
-
 // O / l of a warp's columns.
 template <int kDim>
 __device__ inline void StoreChunk(const AttentionArgs& args, const AttentionItem& item, int kv_head, int warp,
-                                  bool two_rows, unsigned lane, const ChunkState<kWarpColumns / 8>& state) {
+                                  bool two_rows, unsigned lane,
+                                  const ChunkState<kChunkWarpColumns / 8>& state) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     if (row == 1 && !two_rows) break;
     const unsigned virtual_row = lane / 4 + 8 * row;
     if (static_cast<int>(virtual_row) >= item.num_virtual) continue;
-    Half* to = args.out + RowOffset(args, item, 0, kv_head) + virtual_row * kDim + warp * kWarpColumns +
+    Half* to = args.out + RowOffset(args, item, 0, kv_head) + virtual_row * kDim + warp * kChunkWarpColumns +
                lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kWarpColumns / 8; ++i) {
+    for (int i = 0; i < kChunkWarpColumns / 8; ++i) {
       *reinterpret_cast<__half2*>(to + i * 8) =
           SaturateToHalf2(__fdiv_rn(state.out[i].x[2 * row], state.sum.x[2 * row]),
                           __fdiv_rn(state.out[i].x[2 * row + 1], state.sum.x[2 * row]), args.saturations);
@@ -207,7 +102,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warp = threadIdx.x / kWarpThreads;
   const unsigned lane = threadIdx.x % kWarpThreads;
   const AttentionItem& item = all.items[index];
-  const ChunkWork work = MakeWork(args, item, blockIdx.x % args.num_kv_heads, static_cast<int>(lane));
+  const ChunkWork work = MakeChunkWork(args.block_tables, args.table_stride, item,
+                                       blockIdx.x % args.num_kv_heads, static_cast<int>(lane));
   const uint32_t keys = SharedAddress(tiles), values = keys + S::kChunkBytes,
                  queries = values + S::kChunkBytes;
   const bool two_rows = item.num_virtual > 8;
@@ -227,31 +123,24 @@ __global__ void __launch_bounds__(kThreads, 1)
   WaitForCopies<0>();
   __syncthreads();
 
-  FragmentC scores[kWarpKeys / 8];
-  ComputeScores<kDim>(keys, queries, warp * kWarpKeys, work.num_keys, lane, scores);
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    if (row == 1 && !two_rows) break;
-    float max = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < kWarpKeys / 8; ++i)
-      max = fmaxf(max, fmaxf(scores[i].x[2 * row], scores[i].x[2 * row + 1]));
-    max = RowMax(max);
-    if (lane % 4 == 0) shared.maxima[warp][lane / 4 + 8 * row] = max;
-  }
+  FragmentC scores[kChunkWarpKeys / 8];
+  ComputeScores<kDim>(keys + warp * kChunkWarpKeys * kDim * 2, queries, warp * kChunkWarpKeys, work.num_keys,
+                      lane, scores);
+  StoreMaxima(scores, warp, two_rows, lane, &shared.chunk);
   __syncthreads();  // the maxima are there
-  StoreProbabilities(scores, warp, two_rows, c, lane, &shared);
+  StoreProbabilities(scores, warp, two_rows, c, lane, &shared.chunk);
   __syncthreads();  // P is there
-  const bool has_columns = warp * kWarpColumns < kDim;
-  ChunkState<kWarpColumns / 8> state;
+  const bool has_columns = warp * kChunkWarpColumns < kDim;
+  ChunkState<kChunkWarpColumns / 8> state;
   if (has_columns) {
-    MultiplyValues<kDim>(values, shared, work.num_tiles, warp, two_rows, c, lane, &state);
+    MultiplyValues<kDim>([values](int key) { return values + key * kDim * 2; }, shared.chunk, work.num_tiles,
+                         warp, two_rows, c, lane, &state);
     if (item.num_items == 1) {
       StoreChunk<kDim>(args, item, work.kv_head, warp, two_rows, lane, state);
     } else {
       StorePartial(
           PartialOf(args, item.chunk_begin == 0 ? item.tile_partial : item.first_partial, work.kv_head), kDim,
-          item.num_virtual, warp * kWarpColumns, warp == 0, state.max, state.sum.x[0], state.sum.x[2],
+          item.num_virtual, warp * kChunkWarpColumns, warp == 0, state.max, state.sum.x[0], state.sum.x[2],
           state.out, lane);
     }
   }

@@ -14,6 +14,7 @@
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul_few_rows.cuh"
 #include "kernels/cuda/matmul_output.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/packing.h"
@@ -31,12 +32,6 @@ constexpr int kSliceDepth = kBlockSteps * kTileDepth;
 // Such blocks of weights that a warp has in flight: two where a chunk is long, since a block of threads then
 // has few chains.
 constexpr int kShortFlight = 1, kLongFlight = 2;
-// Rows of x are 16 bytes apart from a multiple of 128, so that the 8 rows of an ldmatrix meet different
-// banks.
-constexpr int kRowPad = 8;
-// Of a token's 16 sums; 20 puts those of a fragment in different banks.
-constexpr int kSumStride = 20;
-
 constexpr int kSliceStride = kSliceDepth + kRowPad;
 
 __host__ __device__ int ChunkSteps(int k) {
@@ -55,9 +50,8 @@ struct Layout {
 __host__ __device__ Layout LayoutOf(Input input, int m, int k, int warps, int token_tiles) {
   Layout layout{};
   const int slices = ChunkSteps(k) > kBlockSteps ? 2 : 1;
-  constexpr int kBeyond = 128;  // what rows beyond m read behind the last one
   layout.x_bytes =
-      kBeyond + (input == Input::kNorm ? m * (k + kRowPad) * 2 : warps * slices * m * kSliceStride * 2);
+      kBeyondRows + (input == Input::kNorm ? m * (k + kRowPad) * 2 : warps * slices * m * kSliceStride * 2);
   layout.sum_bytes = warps * token_tiles * 8 * kSumStride * 4;
   layout.prepare_bytes = input == Input::kNorm       ? m * NormGroups(k) * 4
                          : input == Input::kUnmerged ? warps * kMaxUnmerged * kSliceDepth * 4
@@ -124,12 +118,12 @@ __device__ void CopySlice(const MatmulArgs& args, int begin, int count, uint32_t
   CommitCopies();
 }
 
-// A slice of attention's output, columns [begin, begin + count): where a lane finds the chunks. Looked up before the
-// kernel waits.
+// A slice of attention's output, columns [begin, begin + count): where a lane finds the chunks. Looked up
+// before the kernel waits.
 struct FoldPlaces {
   const float* values[2];  // of O: 4 columns each, kWarpThreads * 4 apart; null beyond the slice
-  // m of chunk lane % kMaxUnmerged and the slice's head lane / kMaxUnmerged (l is kAttentionSplitRows behind it); null
-  // where there is none.
+  // m of chunk lane % kMaxUnmerged and the slice's head lane / kMaxUnmerged (l is kAttentionSplitRows behind
+  // it); null where there is none.
   const float* maximum;
   int num_chunks;
   int64_t stride;  // from chunk to chunk
@@ -148,8 +142,8 @@ struct FoldPlaces {
     }
     const int head = begin / d + lane / kMaxUnmerged, chunk = lane % kMaxUnmerged;
     const bool valid = lane / kMaxUnmerged * d < count && chunk < num_chunks;
-    maximum = valid ? from.partials + head / group * PartialFloats(d) + kAttentionSplitRows * d + head % group +
-                          chunk * stride
+    maximum = valid ? from.partials + head / group * PartialFloats(d) + kAttentionSplitRows * d +
+                          head % group + chunk * stride
                     : nullptr;
   }
 };
@@ -231,29 +225,6 @@ struct WeightStream {
   __device__ int Steps() const { return tiles_left > 0 ? min(kBlockSteps, steps - block * kBlockSteps) : 0; }
 };
 
-// Where a lane's rows of an ldmatrix stand in x, for both halves of 128 bytes.
-template <int kTokenTiles>
-struct RowPlaces {
-  uint32_t half[kTokenTiles][2];
-
-  // Rows beyond m, whose sums go nowhere, are other columns of the last one: the same address eight times
-  // would be eight accesses.
-  __device__ RowPlaces(int m, int stride, int lane) {
-#pragma unroll
-    for (int t = 0; t < kTokenTiles; ++t) {
-      const int row = t * 8 + lane % 8, read_row = min(row, m - 1);
-      for (int i = 0; i < 2; ++i)
-        half[t][i] = read_row * stride + ((i * 4 + lane / 8) ^ (row - read_row) % 8) * 16;
-    }
-  }
-
-  // The fragments of steps `step` and `step` + 1, an even number, of all token tiles.
-  __device__ void Load(uint32_t (&b)[kTokenTiles][4], uint32_t slice, int step) const {
-#pragma unroll
-    for (int t = 0; t < kTokenTiles; ++t) LoadMatrices(b[t], slice + half[t][step / 2 % 2] + step / 4 * 128);
-  }
-};
-
 // Multiplies a block of up to kBlockSteps steps with a slice of x, and sends for the weights that will take
 // its place.
 template <bool kWhole, int kTokenTiles>
@@ -329,7 +300,7 @@ __global__ void __maxnreg__(MaxRegisters(kFlight))
   const int out_token = threadIdx.x < tiles * args.m * 8 ? threadIdx.x / 8 % args.m : args.m;
   const bool has_output = out_token < args.m && out_row + 8 < args.n;
   const bool has_place = has_output && args.output == MatmulOutput::kRopeKv && threadIdx.x < kPlaces;
-  if (has_place) places[threadIdx.x] = FindRopePlace(args, out_token, out_row);
+  if (has_place) places[threadIdx.x] = FindRopePlace(args.bias, args.rope, args.rope.kv, out_token, out_row);
   const FoldPlaces fold = FoldPlacesOf<kInput>(args, first * kTileDepth, ahead.steps * kTileDepth, lane);
   WaitForPriorKernel();
   if (kInput == Input::kUnmerged) LaunchNextKernel();
@@ -408,11 +379,7 @@ __global__ void __maxnreg__(MaxRegisters(kFlight))
     float* sums = reinterpret_cast<float*>(shared + layout.x_bytes) + round % 2 * (layout.sum_bytes / 4);
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
-      float* sum = sums + ((warp * kTokenTiles + t) * 8 + lane % 4 * 2) * kSumStride + lane / 4;
-      sum[0] = c[t].x[0];
-      sum[kSumStride] = c[t].x[1];
-      sum[8] = c[t].x[2];
-      sum[kSumStride + 8] = c[t].x[3];
+      StoreSums(c[t], sums + (warp * kTokenTiles + t) * 8 * kSumStride, lane);
     }
     __syncthreads();
     // The warps take turns at being the first of those that add.
@@ -420,12 +387,8 @@ __global__ void __maxnreg__(MaxRegisters(kFlight))
     for (int i = thread; i < tiles * args.m * 8; i += blockDim.x) {
       const int row = i % 8, token = i / 8 % args.m, t = i / 8 / args.m;
       const float* sum = sums + (t * chunks * kTokenTiles * 8 + token) * kSumStride + row;
-      float low = sum[0], high = sum[8];
-      for (int chunk = 1; chunk < chunks; ++chunk) {
-        sum += kTokenTiles * 8 * kSumStride;
-        low = __fadd_rn(low, sum[0]);
-        high = __fadd_rn(high, sum[8]);
-      }
+      float low, high;
+      AddSums(sum, chunks, kTokenTiles * 8 * kSumStride, &low, &high);
       const int out = ((blockIdx.x + round * gridDim.x) * tiles + t) * kTileRows + row;
       if (args.output == MatmulOutput::kArgMax) {
         const uint64_t candidate = max(out < args.n ? PackCandidate(low, out) : kNoCandidate,

@@ -75,14 +75,14 @@ struct RopePlace {
   float bias[2];
 };
 
-__device__ inline RopePlace FindRopePlace(const MatmulArgs& args, int token, int row) {
-  const RopeKvArgs& rope = args.rope;
+__device__ inline RopePlace FindRopePlace(const float* bias, const RopeKvArgs& rope, const KvLayer& kv,
+                                          int token, int row) {
   const int d = rope.head_dim, half = d / 2, head = row / d, i = row % d / 16 * 8 + row % 8;
   const int position = rope.positions[token];
   RopePlace place{};
-  if (args.bias != nullptr) {
-    place.bias[0] = args.bias[row];
-    place.bias[1] = args.bias[row + 8];
+  if (bias != nullptr) {
+    place.bias[0] = bias[row];
+    place.bias[1] = bias[row + 8];
   }
   place.rotated = head < rope.num_heads + rope.num_kv_heads;
   if (place.rotated) {
@@ -98,24 +98,27 @@ __device__ inline RopePlace FindRopePlace(const MatmulArgs& args, int token, int
   const int block =
       rope.block_tables[static_cast<int64_t>(slot) * rope.table_stride + position / kKvBlockTokens];
   const int kv_head = (head - rope.num_heads) % rope.num_kv_heads;
-  place.out = rope.kv.pool + block * rope.kv.block_stride +
-              (place.rotated ? rope.kv.key_offset : rope.kv.value_offset) +
+  place.out = kv.pool + block * kv.block_stride + (place.rotated ? kv.key_offset : kv.value_offset) +
               (static_cast<int64_t>(kv_head) * kKvBlockTokens + position % kKvBlockTokens) * d + i;
   return place;
+}
+
+// Bias and rotation of a pair whose place is known.
+__device__ inline void RotatePair(const RopePlace& place, bool has_bias, float* low, float* high) {
+  if (has_bias) {
+    *low = __fadd_rn(*low, place.bias[0]);
+    *high = __fadd_rn(*high, place.bias[1]);
+  }
+  if (!place.rotated) return;
+  const float x = *low;
+  *low = __fmaf_rn(x, place.cosine, -__fmul_rn(*high, place.sine));
+  *high = __fmaf_rn(*high, place.cosine, __fmul_rn(x, place.sine));
 }
 
 // WriteSums of kRopeKv where the place is known.
 __device__ inline void WriteRopeAt(const MatmulArgs& args, const RopePlace& place, float low, float high) {
   if (place.out == nullptr) return;
-  if (args.bias != nullptr) {
-    low = __fadd_rn(low, place.bias[0]);
-    high = __fadd_rn(high, place.bias[1]);
-  }
-  if (place.rotated) {
-    const float x = low;
-    low = __fmaf_rn(x, place.cosine, -__fmul_rn(high, place.sine));
-    high = __fmaf_rn(high, place.cosine, __fmul_rn(x, place.sine));
-  }
+  RotatePair(place, args.bias != nullptr, &low, &high);
   place.out[0] = __half_as_ushort(SaturateToHalf(low, args.saturations));
   place.out[args.rope.head_dim / 2] = __half_as_ushort(SaturateToHalf(high, args.saturations));
 }

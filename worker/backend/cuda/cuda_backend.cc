@@ -185,10 +185,11 @@ absl::Status CudaBackend::Prepare(const BackendLimits& limits) {
   max_rows_ = limits.max_step_rows;
   absl::StatusOr<std::unique_ptr<CudaForward>> forward = TimedPhase("workspace", [&] {
     return CudaForward::Create(config_, &weights_, cublas_.get(), device_, limits, options_.split_attention,
-                               stream_.get());
+                               options_.decode_layers, stream_.get());
   });
   if (!forward.ok()) return forward.status();
   forward_ = *std::move(forward);
+  LogInfo("decode steps of few rows: {}", forward_->DecodeLayersPlan());
   return absl::OkStatus();
 }
 

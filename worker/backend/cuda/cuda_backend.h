@@ -34,6 +34,7 @@ struct CudaOptions {
   bool graphs = true;           // false: every step on the stream
   bool split_attention = true;  // false: one block walks all keys of a decode row
   CudaMatmul matmul = CudaMatmul::kRidge;
+  DecodeLayersUse decode_layers = DecodeLayersUse::kWhereFaster;
 };
 
 class CudaBackend : public Backend {

@@ -39,11 +39,9 @@ CudaForward::CudaForward(const ModelConfig& config, const CudaWeights* weights, 
       attention_limits_{config.num_heads, config.num_kv_heads, config.head_dim, device.num_sms, 0,
                         kMaxPartials,     kMaxSharedTiles} {}
 
-absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const ModelConfig& config,
-                                                                 const CudaWeights* weights, CublasLt* cublas,
-                                                                 const cuda::DeviceInfo& device,
-                                                                 const BackendLimits& limits,
-                                                                 bool split_attention, cudaStream_t stream) {
+absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(
+    const ModelConfig& config, const CudaWeights* weights, CublasLt* cublas, const cuda::DeviceInfo& device,
+    const BackendLimits& limits, bool split_attention, DecodeLayersUse decode_layers, cudaStream_t stream) {
   std::unique_ptr<CudaForward> forward(new CudaForward(config, weights, cublas, device));
   absl::Status status = CudaStatus(cuda::PrepareMatmul(), "matmul");
   status.Update(CudaStatus(
@@ -52,6 +50,12 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const ModelConf
   forward->attention_limits_.one_pass = !split_attention;
   if (split_attention) forward->LimitChunks();
   if (status.ok()) status = forward->Allocate(limits, stream);
+  if (status.ok() && cublas == nullptr) {
+    absl::StatusOr<DecodeLayers> layers =
+        DecodeLayers::Create(config, *weights, decode_layers, device, stream);
+    if (!layers.ok()) return layers.status();
+    forward->decode_layers_ = *std::move(layers);
+  }
   if (!status.ok()) return status;
   return forward;
 }
@@ -198,6 +202,23 @@ absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, floa
                               cudaStream_t stream) {
   status_ = absl::OkStatus();
   num_partials_ = 0;
+  if (decode_layers_.Takes(layout)) {
+    const auto kv = [&](int32_t layer) {
+      return cuda::KvLayerOf(kv_pool_.as<Half>(), config_.num_layers, layer, config_.num_kv_heads,
+                             config_.head_dim);
+    };
+    Check(decode_layers_.Launch(layout, upload, RopeKv(layout, upload, kv(0)),
+                                kv(1).key_offset - kv(0).key_offset, last_tokens_.as<int32_t>(),
+                                residual_.as<float>(), stream),
+          "decode layers");
+  } else {
+    Layers(layout, upload, stream);
+  }
+  Logits(layout, upload, host_logits, stream);
+  return status_;
+}
+
+void CudaForward::Layers(const StepLayout& layout, const char* upload, cudaStream_t stream) {
   const int32_t rows = layout.num_rows;
   Check(cuda::LaunchEmbedding(
             {At<int32_t>(upload, layout.tokens), last_tokens_.as<int32_t>(), weights_.embedding().packed,
@@ -228,8 +249,6 @@ absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, floa
     args.y = residual_.as<float>();
     Multiply("down matmul", layer.down, gated_.as<Half>(), nullptr, rows, args, stream);
   }
-  Logits(layout, upload, host_logits, stream);
-  return status_;
 }
 
 cuda::RopeKvArgs CudaForward::RopeKv(const StepLayout& layout, const char* upload,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/attention_plan.h"
@@ -16,6 +17,7 @@
 #include "worker/backend/cuda/control_memory.h"
 #include "worker/backend/cuda/cublas_lt.h"
 #include "worker/backend/cuda/cuda_weights.h"
+#include "worker/backend/cuda/decode_layers.h"
 #include "worker/backend/cuda/device_memory.h"
 #include "worker/backend/cuda/step_upload.h"
 #include "worker/model/model_config.h"
@@ -34,12 +36,11 @@ class CudaForward {
   static constexpr int32_t kLogitRows = 256;
 
   // All memory but the KV pool's. `cublas` does the matmuls where it is not null; the weights are row-major
-  // then.
-  static absl::StatusOr<std::unique_ptr<CudaForward>> Create(const ModelConfig& config,
-                                                             const CudaWeights* weights, CublasLt* cublas,
-                                                             const kernels::cuda::DeviceInfo& device,
-                                                             const BackendLimits& limits,
-                                                             bool split_attention, cudaStream_t stream);
+  // then. `decode_layers`: when one kernel takes all layers.
+  static absl::StatusOr<std::unique_ptr<CudaForward>> Create(
+      const ModelConfig& config, const CudaWeights* weights, CublasLt* cublas,
+      const kernels::cuda::DeviceInfo& device, const BackendLimits& limits, bool split_attention,
+      DecodeLayersUse decode_layers, cudaStream_t stream);
 
   // The KV pool, zeroed; in place of what was there. Before the first Run; graphs that were captured before
   // are void.
@@ -67,7 +68,9 @@ class CudaForward {
   // Kernels and copies that were enqueued so far, those of penalties, biases and masks left out.
   int64_t launches() const { return launches_; }
   // Of everything but the KV pool.
-  int64_t workspace_bytes() const { return workspace_bytes_ + controls_.bytes(); }
+  int64_t workspace_bytes() const { return workspace_bytes_ + controls_.bytes() + decode_layers_.bytes(); }
+  // How decode steps of few rows are done.
+  std::string DecodeLayersPlan() const { return decode_layers_.ToString(); }
 
  private:
   CudaForward(const ModelConfig& config, const CudaWeights* weights, CublasLt* cublas,
@@ -84,6 +87,8 @@ class CudaForward {
            const kernels::cuda::KvLayer& kv, cudaStream_t stream);
   void Attention(const StepLayout& layout, const char* upload, const kernels::cuda::KvLayer& kv,
                  cudaStream_t stream);
+  // Embedding and layers, kernel by kernel.
+  void Layers(const StepLayout& layout, const char* upload, cudaStream_t stream);
   void Logits(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream);
   // `norm` null: x is `input`; else RMSNorm of the residual stream with these weights.
   void Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm,
@@ -110,6 +115,7 @@ class CudaForward {
   int32_t partial_rows_ = 0;
 
   ControlMemory controls_;
+  DecodeLayers decode_layers_;
   DeviceMemory top_;
   DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_, results_;
   DeviceMemory residual_, normed_, qkv_, query_, attention_, gated_, best_, logits_;

@@ -1,0 +1,143 @@
+// How the decode-layers kernel cuts its work and its memory: the same arithmetic on host and device.
+#pragma once
+
+#include "kernels/cuda/attention_chunk.cuh"
+#include "kernels/cuda/decode_layers.h"
+#include "kernels/cuda/matmul_few_rows.cuh"
+#include "kernels/cuda/matmul_output.cuh"
+#include "kernels/cuda/packing.h"
+#include "kernels/cuda/weight_ring.cuh"
+#include "kernels/order.h"
+
+namespace ridge::kernels::cuda {
+
+inline constexpr int kConsumerWarps = 12;
+inline constexpr int kConsumers = kConsumerWarps * kWarpThreads;
+inline constexpr int kFinishers = 3;
+inline constexpr int kDecodeLayersThreads = kConsumers + (1 + kFinishers) * kWarpThreads;
+inline constexpr int kPieceSteps = kPieceSize / (kTileSize * 2);
+// Chunks of K that a matmul may have (order.h).
+inline constexpr int kMaxDotChunks = 8;
+inline constexpr int kSumSlots = 6;
+// Norm: half a warp a group of 256 columns.
+inline constexpr int kNormHalves = kConsumers / kVirtualLanes;
+
+__host__ __device__ constexpr int CeilDivide(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+__host__ __device__ constexpr int DotChunks(int k) {
+  return CeilDivide(k, static_cast<int>(DotChunk(k)));
+}
+
+// What one block does of one matrix: tiles first, first + stride, ... Whole: a unit is a tile with all its
+// chunks, which meet in shared memory. Split: a unit is one tile and one chunk, and its sums go to other
+// blocks.
+struct MatrixShare {
+  int depth;        // k steps of the matrix
+  int chunk_steps;  // of a chunk
+  int chunks;
+  int first;
+  int stride;
+  int units;
+  int split_chunk;  // negative: whole
+
+  __host__ __device__ bool IsSplit() const { return split_chunk >= 0; }
+  // Tasks are chains: one chunk of one tile each. A warp takes every kConsumerWarps'th.
+  __host__ __device__ int Tasks() const { return IsSplit() ? units : units * chunks; }
+  __host__ __device__ int TaskUnit(int task) const { return IsSplit() ? task : task / chunks; }
+  __host__ __device__ int TaskChunk(int task) const { return IsSplit() ? split_chunk : task % chunks; }
+  __host__ __device__ int Tile(int unit) const { return first + unit * stride; }
+  // Pieces of a task: chunks are whole pieces, and all of one length (the plan sees to it).
+  __host__ __device__ int Pieces() const { return chunk_steps / kPieceSteps; }
+};
+
+__host__ __device__ inline MatrixShare ShareOf(int n, int k, int first, int blocks) {
+  MatrixShare share;
+  share.depth = k / kTileDepth;
+  share.chunk_steps = static_cast<int>(DotChunk(k)) / kTileDepth;
+  share.chunks = DotChunks(k);
+  share.first = first;
+  share.stride = blocks;
+  share.units = first < n / kTileRows ? CeilDivide(n / kTileRows - first, blocks) : 0;
+  share.split_chunk = -1;
+  return share;
+}
+
+// Of the down projection, each chunk belongs to as many blocks.
+__host__ __device__ inline MatrixShare SplitShareOf(int n, int k, int block, int blocks) {
+  const int chunks = DotChunks(k), chunk = block * chunks / blocks;
+  const int begin = CeilDivide(chunk * blocks, chunks), end = CeilDivide((chunk + 1) * blocks, chunks);
+  MatrixShare share = ShareOf(n, k, end - 1 - block, end - begin);
+  share.split_chunk = chunk;
+  return share;
+}
+
+// Where everything stands in a block's shared memory, in bytes.
+struct DecodeLayersLayout {
+  int x;         // rows of fp16, or attention's queries and ChunkShared
+  int sums;      // [kSumSlots][chunks][8][kSumStride] floats
+  int residual;  // [owned tiles][rows][16] floats
+  int layers;    // [num_layers] DecodeLayerWeights
+  int places;    // [qkv units][rows][8] RopePlace
+  int bytes;
+  int sum_chunks;  // of a slot of sums
+};
+
+__host__ __device__ inline DecodeLayersLayout LayoutOfDecodeLayers(int rows, const DecodeLayersShape& shape,
+                                                                   int blocks) {
+  const auto larger = [](int a, int b) { return a > b ? a : b; };
+  const auto aligned = [](int bytes) { return (bytes + 127) / 128 * 128; };
+  const int q_size = shape.num_heads * shape.head_dim;
+  const int columns = larger(larger(shape.hidden, q_size), static_cast<int>(DotChunk(shape.mlp)));
+  const int attention = kAttentionSplitRows * shape.head_dim * 2 + static_cast<int>(sizeof(ChunkShared));
+  DecodeLayersLayout layout;
+  layout.sum_chunks = larger(DotChunks(shape.hidden), DotChunks(q_size));
+  layout.x = kRingSlots * kPieceSize;
+  layout.sums = layout.x + aligned(larger(rows * (columns + kRowPad) * 2 + kBeyondRows, attention));
+  layout.residual = layout.sums + kSumSlots * layout.sum_chunks * 8 * kSumStride * 4;
+  layout.layers =
+      layout.residual + aligned(CeilDivide(shape.hidden / kTileRows, blocks) * rows * kTileRows * 4);
+  layout.places = layout.layers + aligned(shape.num_layers * static_cast<int>(sizeof(DecodeLayerWeights)));
+  const int qkv_tiles = (q_size + 2 * shape.num_kv_heads * shape.head_dim) / kTileRows;
+  layout.bytes =
+      layout.places + CeilDivide(qkv_tiles, blocks) * rows * 8 * static_cast<int>(sizeof(RopePlace));
+  return layout;
+}
+
+// The words in the workspace (handover.cuh), of kMaxDecodeLayersRows rows each; behind the count of blocks
+// that have started.
+struct DecodeLayersWords {
+  uint64_t* input;      // [rows][hidden]: fp32, the residual stream before attention
+  uint64_t* middle;     // [rows][hidden]: fp32, before the MLP
+  uint64_t* qkv;        // [rows][(q + 2 kv) / 2]: two fp16 each
+  uint64_t* attention;  // [rows][q / 2]: two fp16
+  uint64_t* gated;      // [rows][mlp / 2]: two fp16
+  uint64_t* down;       // [chunks][rows][hidden]: fp32 sums of a chunk
+  uint64_t* partials;   // [blocks][PartialFloats]: fp32, a chunk of keys
+  int64_t bytes;
+};
+
+__host__ __device__ inline DecodeLayersWords WordsOf(void* workspace, const DecodeLayersShape& shape,
+                                                     int blocks) {
+  constexpr int64_t kRows = kMaxDecodeLayersRows;
+  int64_t words = 16;
+  const auto take = [&](int64_t count) {
+    uint64_t* place = static_cast<uint64_t*>(workspace) + words;
+    words += (count + 15) / 16 * 16;
+    return place;
+  };
+  const int64_t q_size = int64_t{shape.num_heads} * shape.head_dim;
+  DecodeLayersWords all;
+  all.input = take(kRows * shape.hidden);
+  all.middle = take(kRows * shape.hidden);
+  all.qkv = take(kRows * (q_size / 2 + int64_t{shape.num_kv_heads} * shape.head_dim));
+  all.attention = take(kRows * q_size / 2);
+  all.gated = take(kRows * shape.mlp / 2);
+  all.down = take(DotChunks(shape.mlp) * kRows * shape.hidden);
+  all.partials = take(blocks * PartialFloats(shape.head_dim));
+  all.bytes = words * 8;
+  return all;
+}
+
+}  // namespace ridge::kernels::cuda

@@ -1,0 +1,86 @@
+#include "worker/backend/cuda/decode_layers.h"
+
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/matmul.h"
+
+namespace ridge::worker {
+
+namespace cuda = kernels::cuda;
+
+absl::StatusOr<DecodeLayers> DecodeLayers::Create(const ModelConfig& config, const CudaWeights& weights,
+                                                  DecodeLayersUse use, const cuda::DeviceInfo& device,
+                                                  cudaStream_t stream) {
+  DecodeLayers layers;
+  layers.use_ = use;
+  layers.shape_ = {config.num_layers,   config.hidden_size, config.mlp_size, config.num_heads,
+                   config.num_kv_heads, config.head_dim,    config.qk_norm};
+  layers.device_ = {device.num_sms, static_cast<int32_t>(device.shared_bytes_per_block), cuda::HasWgmma()};
+  layers.embedding_ = weights.embedding().packed;
+  layers.norm_eps_ = config.norm_eps;
+  if (use == DecodeLayersUse::kNever || !layers.Plan(1).possible) return layers;
+  if (absl::Status status = CudaStatus(cuda::PrepareDecodeLayers(), "decode layers"); !status.ok())
+    return status;
+
+  std::vector<cuda::DecodeLayerWeights> table;
+  for (const CudaLayer& layer : weights.layers()) {
+    table.push_back({layer.attention_norm, layer.qkv.packed, layer.qkv_bias, layer.attention_output.packed,
+                     layer.mlp_norm, layer.gate_up.packed, layer.down.packed});
+  }
+  const size_t table_bytes = table.size() * sizeof(table.front());
+  absl::StatusOr<DeviceMemory> memory =
+      DeviceMemory::Allocate(static_cast<int64_t>(table_bytes), "table of layers");
+  if (!memory.ok()) return memory.status();
+  layers.table_ = *std::move(memory);
+  memory = DeviceMemory::Allocate(cuda::DecodeLayersWorkspaceBytes(layers.shape_, device.num_sms),
+                                  "decode workspace");
+  if (!memory.ok()) return memory.status();
+  layers.workspace_ = *std::move(memory);
+  absl::Status status =
+      CudaStatus(cudaMemcpy(layers.table_.as<void>(), table.data(), table_bytes, cudaMemcpyHostToDevice),
+                 "table of layers");
+  if (status.ok()) {
+    status = CudaStatus(cudaMemsetAsync(layers.workspace_.as<void>(), 0,
+                                        static_cast<size_t>(layers.workspace_.bytes()), stream),
+                        "decode workspace");
+  }
+  if (!status.ok()) return status;
+  return layers;
+}
+
+bool DecodeLayers::Takes(const StepLayout& layout) const {
+  // Without an item there is no row that everything would wait for.
+  const bool possible = workspace_.bytes() > 0 && layout.attention != cuda::AttentionMode::kGeneral &&
+                        layout.split_count > 0 && Plan(layout.num_rows).possible;
+  // Measured on an H200: one row of at most 8 chunks of keys gains. More rows gain at short contexts, and
+  // lose at long ones; a graph does not know its steps' contexts.
+  const bool faster = layout.attention == cuda::AttentionMode::kUnmerged;
+  return possible && (faster || use_ == DecodeLayersUse::kWherePossible);
+}
+
+cudaError_t DecodeLayers::Launch(const StepLayout& layout, const char* upload, const cuda::RopeKvArgs& rope,
+                                 int64_t kv_layer_stride, const int32_t* last_tokens, float* residual,
+                                 cudaStream_t stream) const {
+  cuda::DecodeLayersArgs args{};
+  args.shape = shape_;
+  args.layers = table_.as<cuda::DecodeLayerWeights>();
+  args.embedding = embedding_;
+  args.tokens = reinterpret_cast<const int32_t*>(upload + layout.tokens);
+  args.last_tokens = last_tokens;
+  args.residual = residual;
+  args.rope = rope;
+  args.kv_layer_stride = kv_layer_stride;
+  args.work = {reinterpret_cast<const cuda::AttentionItem*>(upload + layout.split_items),
+               reinterpret_cast<const int32_t*>(upload + layout.num_split_items)};
+  args.norm_eps = norm_eps_;
+  args.workspace = workspace_.as<void>();
+  args.saturations = rope.saturations;
+  return cuda::LaunchDecodeLayers(Plan(layout.num_rows), args, stream);
+}
+
+std::string DecodeLayers::ToString() const {
+  return workspace_.bytes() > 0 ? Plan(1).ToString() : cuda::DecodeLayersPlan{}.ToString();
+}
+
+}  // namespace ridge::worker
