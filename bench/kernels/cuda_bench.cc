@@ -2,7 +2,7 @@
 // run.
 //
 // usage: cuda-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d
-// (decode), p (prefill), k (decode kernel by kernel)] [FILTER]
+// (decode), p (prefill), o (decode by one kernel where that is faster)] [FILTER]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -228,11 +228,11 @@ class Bench {
 
   void Steps() {
     const ModelConfig& config = source_->config();
-    const bool by_kernel = sections_.find('k') != std::string::npos;
+    const bool one_kernel = sections_.find('o') != std::string::npos;
     const Clock::time_point begin = Clock::now();
     std::unique_ptr<CudaBackend> backend =
         CudaBackend::Create(
-            *source_, {.decode_layers = by_kernel ? DecodeLayersUse::kNever : DecodeLayersUse::kWhereFaster})
+            *source_, {.decode_layers = one_kernel ? DecodeLayersUse::kWhereFaster : DecodeLayersUse::kNever})
             .value();
     const double load_s = Seconds(begin);
     constexpr int32_t kMaxSlots = 64, kBlocks = 64 * 300;

@@ -3,9 +3,9 @@
 // Geometry: 16 warps. One fills a ring of 160 KiB in shared memory with the block's weights, 8 KiB a piece,
 // in the order in which they will be used, layer after layer, and with attention's old keys and values; it
 // waits for free slots alone, and so runs ahead of everything that waits for results. Twelve multiply: a warp
-// a chain (a row tile and chunk of K), weights as the 16-row operand, tokens as n8, so that 8 rows take what
-// one takes; eight of them do attention. One finishes: it adds the chunks' sums, does what follows (bias and
-// RoPE, residual, SwiGLU) and hands the results over.
+// a chain (a row tile and chunk of K), weights as the 16-row operand, tokens as n8, so that 4 rows take what
+// one takes; eight of them do attention. Three finish: they add the chunks' sums, do what follows (bias and
+// RoPE, residual, SwiGLU) and hand the results over.
 //
 // Phases of a layer: (1) norm, q/k/v, RoPE, KV write; (2) attention, a chunk of keys and KV head a block; (3)
 // O and residual; (4) norm, gate/up, SwiGLU; (5) down: a block takes one chunk of K and hands over sums, (6)
@@ -27,7 +27,7 @@
 // Bytes: the layers' weights once, K and V once a KV head; from L2 8 bytes a value handed over and block.
 // FLOPs: 2 a weight and row, on tiles of 8 rows. Shared memory: the ring, x, sums: 190 KiB for Qwen2.5-1.5B.
 // sm_90a only: elsewhere the plan says no. Reference: the kernels that it stands for
-// (tests/gpu/backend_test.cc).
+// (tests/gpu/decode_layers_test.cc).
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/decode_layers.cuh"
@@ -295,8 +295,8 @@ __device__ void CopyRows(const Block& block, const uint64_t* words, int row_word
 
 // A piece of weights with the columns of x at `slice`.
 __device__ inline void MultiplyPiece(FragmentC& c, uint32_t piece, uint32_t slice, const RowPlaces<1>& rows) {
-  constexpr int kGroup = 4,
-                kGroups = kPieceSteps / kGroup;  // steps that are fetched together, one group ahead
+  // Steps are fetched in groups, one group ahead.
+  constexpr int kGroup = 4, kGroups = kPieceSteps / kGroup;
   uint4 a[2][kGroup];
   uint32_t b[2][kGroup / 2][1][4];
   const auto fetch = [&](int group) {
@@ -554,8 +554,7 @@ __device__ void Consume(const DecodeLayersArgs& args, const Block& block, int wa
   const int split_first = block.shares[kDown].split_chunk * split_columns;
   Progress progress;
 #pragma unroll 1
-  for (int i = 0; i < args.shape.num_layers * kPhases;
-       ++i) {  // one loop: code that stands once is fetched once
+  for (int i = 0; i < args.shape.num_layers * kPhases; ++i) {  // code that stands once is fetched once
     const int layer = i / kPhases, phase = i % kPhases;
     const DecodeLayerWeights& weights = block.layers[layer];
     const uint32_t tag = block.tags.Of(layer);
@@ -574,8 +573,8 @@ __device__ void Consume(const DecodeLayersArgs& args, const Block& block, int wa
       const bool is_down = phase == kDown;
       columns = is_down ? split_columns : block.q_size;
       CopyRows(block, is_down ? block.words.gated : block.words.attention, (is_down ? mlp : block.q_size) / 2,
-               is_down ? split_first : 0, is_down ? min(split_columns, mlp - split_first) : block.q_size,
-               columns + kRowPad, is_down ? 0xFFFFFFFFu : valid_rows, tag);
+               is_down ? split_first : 0, columns, columns + kRowPad, is_down ? 0xFFFFFFFFu : valid_rows,
+               tag);
     }
     Multiply(block, block.shares[phase], columns + kRowPad, warp, lane, &progress);
   }

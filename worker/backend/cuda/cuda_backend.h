@@ -34,7 +34,8 @@ struct CudaOptions {
   bool graphs = true;           // false: every step on the stream
   bool split_attention = true;  // false: one block walks all keys of a decode row
   CudaMatmul matmul = CudaMatmul::kRidge;
-  DecodeLayersUse decode_layers = DecodeLayersUse::kWhereFaster;
+  // One kernel for all layers of a decode step of few rows: the same bits, see docs/performance.md.
+  DecodeLayersUse decode_layers = DecodeLayersUse::kNever;
 };
 
 class CudaBackend : public Backend {
