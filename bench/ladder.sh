@@ -35,11 +35,11 @@ done
 if [ -z "$services" ]; then [[ $device == simulated:* ]] && services=no || services=yes; fi
 
 nine="naive cached batched continuous paged chunked fused flash ridge" batched="batched continuous paged chunked fused flash ridge"
-workload="" singles="naive cached" sweeps=$batched least_served=0.9
+workload="" singles="naive cached" sweeps=$batched least_served=0.9 slow_rate="" slow_requests=""
 case "$size" in
   gpu)
-    runs=(--runs=5 --warmup=2 --most_time=4s --largest_warmed=256) single_time=40s prompts=p16,p64,p256,p1024,p4096 batch_prompt=p256
-    sizes=1,2,4,8,16,32,64,128,256,512,1024 mixed=8,32 rates=8,16,32,64,128,256 cached_rates=32,64,128,256 requests=400 context=4352
+    runs=(--runs=5 --warmup=2 --most_time=2s --largest_warmed=128) single_time=20s prompts=p16,p64,p256,p1024,p4096 batch_prompt=p256
+    sizes=1,2,4,8,16,32,64,128,256,512,1024 mixed=8,32 slow_rate=8 slow_requests=200 rates=16,32,64,128,256 cached_rates=32,64,128,256 requests=400 context=4352
     budgets="128 256 512 1024" budget_rate=16 budget_requests=100 many=64 pool=512MiB first_rate=32 goodput_requests=400
     ;;
   cpu)
@@ -74,7 +74,11 @@ bench() { "$bin/ridge-bench" "$@"; }
 single() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$prompts "${runs[@]}" --max_batch=1 --most_time=$single_time; }
 batches() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$batch_prompt --batch_size=$sizes "${runs[@]}"; }
 mixed() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=none --mixed=$mixed --max_batch=32 --max_context=$context "${runs[@]}"; }
+# The slowest rate with fewer requests, where a whole sweep of it would take most of the time.
 arrivals() {
+  if [ -n "$slow_rate" ]; then
+    bench arrivals "${common[@]}" --out="$out" --engine="$1" --rates="$slow_rate" --requests="$slow_requests" --max_context=$context
+  fi
   bench arrivals "${common[@]}" --out="$out" --engine="$1" --rates=$rates --requests=$requests --workload="$workload" \
     --least_served=$least_served --max_context=$context
 }
@@ -156,18 +160,18 @@ in_part() {
 # Which half measures an engine's batches and arrivals.
 declare -A half=([naive]=a [cached]=b [batched]=a [continuous]=b [paged]=a [chunked]=b [fused]=a [flash]=b [ridge]=b)
 
-in_part a overhead overhead
 for engine in $singles; do in_part "${half[$engine]}" "single-$engine" single "$engine"; done
 for engine in $batched; do in_part "${half[$engine]}" "batches-$engine" batches "$engine"; done
 for engine in $sweeps; do in_part "${half[$engine]}" "arrivals-$engine" arrivals "$engine"; done
 if [ -n "$workload" ]; then in_part a one-at-a-time-ridge one_at_a_time ridge; fi
-if [ -n "$mixed" ]; then
-  for engine in $batched; do in_part "${half[$engine]}" "mixed-$engine" mixed "$engine"; done
-fi
 if [ -n "$first_rate" ]; then
   for engine in flash ridge; do in_part b "goodput-$engine" goodput "$engine"; done
   in_part a prefix-cache prefix_cache
 fi
+if [ -n "$mixed" ]; then
+  for engine in $batched; do in_part "${half[$engine]}" "mixed-$engine" mixed "$engine"; done
+fi
+in_part a overhead overhead
 if [ -n "$pool" ]; then
   for engine in continuous paged ridge; do in_part a "pool-$engine" capped_pool "$engine"; done
   for count in 8 32; do
