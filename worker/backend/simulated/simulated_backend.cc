@@ -34,6 +34,7 @@ SimulatedBackend::SimulatedBackend(const SimulatedCard& card, const ModelConfig&
   info_.memory_bytes = static_cast<int64_t>(card.memory_bytes);
   info_.weight_bytes = 2 * model.num_parameters();
   info_.vocab_size = model.vocab_size;
+  info_.extended_sampling = true;
   model_hash_ = std::stoull(info_.numerics_id.substr(0, 16), nullptr, 16);
 }
 

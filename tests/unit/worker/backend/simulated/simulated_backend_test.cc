@@ -150,6 +150,7 @@ TEST_F(SimulatedBackendTest, DescribesItselfAndItsMemory) {
   SimulatedBackend backend(LoadCard("a10").value(), config, {});
   EXPECT_EQ(backend.Info().device, "simulated: NVIDIA A10");
   EXPECT_EQ(backend.Info().kv_block_bytes, 448 << 10);
+  EXPECT_TRUE(backend.Info().extended_sampling);  // a request with any field is served
   EXPECT_EQ(backend.Info().weight_bytes, 2 * int64_t{1'543'714'304});
   EXPECT_EQ(backend.Info().numerics_id, Make("h200")->Info().numerics_id);
   EXPECT_EQ(backend.Reserve(60000, {.max_slots = 8, .max_step_rows = 512}).code(),
