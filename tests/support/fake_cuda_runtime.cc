@@ -56,6 +56,11 @@ cudaError_t Wait() {
   return fake.sticky;
 }
 
+// Nothing does any more once a kernel has failed.
+bool Runs() {
+  return Fake().pending == cudaSuccess && Fake().sticky == cudaSuccess;
+}
+
 cudaError_t LaunchKernel(const void* function, size_t dynamic_bytes) {
   State& fake = Fake();
   const auto allowed = fake.most_dynamic.find(function);
@@ -98,6 +103,7 @@ using ridge::fake_cuda::KernelNames;
 using ridge::fake_cuda::Launch;
 using ridge::fake_cuda::LaunchKernel;
 using ridge::fake_cuda::NewHandle;
+using ridge::fake_cuda::Runs;
 using ridge::fake_cuda::State;
 using ridge::fake_cuda::Wait;
 
@@ -248,7 +254,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void*, size_t size, cudaMemcpyKind kind, cudaStream_t) {
-  if (kind == cudaMemcpyDeviceToHost && size > 0) std::memset(to, 0, size);
+  if (kind == cudaMemcpyDeviceToHost && size > 0 && Runs()) std::memset(to, 0, size);
   return Fake().sticky;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
@@ -256,7 +262,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind k
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t pitch, const void*, size_t, size_t width, size_t height,
                               cudaMemcpyKind kind, cudaStream_t) {
-  for (size_t row = 0; kind == cudaMemcpyDeviceToHost && row < height; ++row)
+  for (size_t row = 0; kind == cudaMemcpyDeviceToHost && Runs() && row < height; ++row)
     std::memset(static_cast<char*>(to) + row * pitch, 0, width);
   return Fake().sticky;
 }

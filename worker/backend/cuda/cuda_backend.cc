@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/hash.h"
 #include "common/logging.h"
@@ -27,12 +29,33 @@ constexpr int kSteps = 4;
 // How long Collect polls before it sleeps.
 constexpr std::chrono::microseconds kSpin{20};
 
+// In place of a step's first result, which is small, until it arrives.
+constexpr uint64_t kUnfinished = ~uint64_t{0};
+
 // What a launch that does not wait cannot say.
 constexpr char kHowToFind[] = "CUDA_LAUNCH_BLOCKING=1 with --launch=stream names the kernel";
 
 bool LaunchesBlock() {
   const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   return blocking != nullptr && std::strcmp(blocking, "0") != 0;
+}
+
+// "embedding, 2 x qkv matmul, 2 x split attention": in the order in which they first come.
+std::string CountByName(const std::vector<const char*>& launches) {
+  std::vector<std::pair<absl::string_view, int>> counts;
+  for (absl::string_view name : launches) {
+    const auto count =
+        std::find_if(counts.begin(), counts.end(), [&](const auto& each) { return each.first == name; });
+    if (count == counts.end()) {
+      counts.emplace_back(name, 1);
+    } else {
+      ++count->second;
+    }
+  }
+  return absl::StrJoin(counts, ", ", [](std::string* out, const auto& count) {
+    if (count.second > 1) absl::StrAppend(out, count.second, " x ");
+    absl::StrAppend(out, count.first);
+  });
 }
 
 // Row counts for which a decode step is captured; a step takes the next one and pads.
@@ -247,6 +270,7 @@ absl::Status CudaBackend::RunPadding(int32_t rows) {
                  "step upload");
   if (status.ok()) status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
   status.Update(CudaStatus(cudaStreamSynchronize(stream_.get()), "first step"));
+  forward_->TakeLaunches(&free_.front()->launches);
   return status;
 }
 
@@ -283,11 +307,12 @@ absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy, bool extended,
   status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
   cudaGraph_t graph = nullptr;
   status.Update(CudaStatus(cudaStreamEndCapture(stream_.get(), &graph), "graph capture"));
-  Graph captured{rows, greedy, extended, attention, nullptr};
+  Graph captured{rows, greedy, extended, attention, {}, nullptr};
+  forward_->TakeLaunches(&captured.launches);
   if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
   if (graph != nullptr) cudaGraphDestroy(graph);
   if (status.ok()) status = CudaStatus(cudaGraphUpload(captured.exec, stream_.get()), "graph upload");
-  if (status.ok()) graphs_.push_back(captured);
+  if (status.ok()) graphs_.push_back(std::move(captured));
   return status;
 }
 
@@ -324,7 +349,6 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   step->num_outputs = upload_->num_outputs();
   step->counts = StepResult();
   CountRows(plan, &step->counts);
-  const int64_t launches_before = forward_->launches();
   const int32_t rows = step->num_rows + plan.padded_rows;
   RIDGE_CHECK(plan.padded_rows >= 0 && rows <= max_rows_);
   const bool replay = upload_->is_decode() && step->num_rows > 0 && !plan.return_logits;
@@ -332,7 +356,8 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   step->greedy = upload_->is_greedy();
   step->num_top.clear();
   if (upload_->is_extended()) step->num_top = upload_->num_top();
-  step->graph_rows = graph != nullptr ? graph->rows : 0;
+  step->graph = graph;
+  std::memcpy(step->results.as<char>(), &kUnfinished, sizeof(kUnfinished));
   const int32_t padded_rows = graph != nullptr ? graph->rows : rows;
   step->padded_outputs = graph != nullptr ? graph->rows : step->num_outputs;
   step->has_logits = plan.return_logits && step->num_outputs > 0;
@@ -358,21 +383,43 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
         forward_->Run(layout, upload, step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
   }
   status.Update(EnqueueResults(step));
-  step->counts.launches += forward_->launches() - launches_before + 1;  // the upload
+  forward_->TakeLaunches(&step->launches);
+  step->counts.launches += static_cast<int64_t>(step->launches.size()) + 1;  // the upload
   if (status.ok()) return status;
   return StepError(*step, absl::StrCat(status.message(), is_blocking_ ? "" : EarlierKernels(*step)));
 }
 
 absl::Status CudaBackend::StepError(const Step& step, absl::string_view what) const {
-  const std::string graph = step.graph_rows > 0 ? absl::StrFormat(", a graph of %d", step.graph_rows) : "";
+  const std::string graph = step.graph != nullptr ? absl::StrFormat(", a graph of %d", step.graph->rows) : "";
   return absl::InternalError(
       absl::StrFormat("step %d (%d rows%s): %s", step.ticket, step.num_rows, graph, what));
 }
 
+bool CudaBackend::HasFinished(const Step& step) {
+  uint64_t first;
+  std::memcpy(&first, step.results.as<char>(), sizeof(first));
+  return first != kUnfinished;
+}
+
 // An error of a kernel is seen by whatever call comes next.
 std::string CudaBackend::EarlierKernels(const Step& step) const {
-  const StepTicket first = in_flight_.empty() ? step.ticket : in_flight_.front()->ticket;
-  return absl::StrFormat(" (or a kernel before it, since step %d; %s)", first, kHowToFind);
+  const auto first = std::find_if(in_flight_.begin(), in_flight_.end(),
+                                  [](const auto& earlier) { return !HasFinished(*earlier); });
+  return absl::StrFormat(" (or a kernel before it, since step %d; %s)",
+                         first == in_flight_.end() ? step.ticket : (*first)->ticket, kHowToFind);
+}
+
+// An error of a kernel fails every wait, for steps too that had ended: the first that had not is the one.
+absl::Status CudaBackend::Fault(const Step& collected, cudaError_t error) const {
+  const Step* step = &collected;
+  for (const auto& later : in_flight_) {
+    if (HasFinished(*step)) step = later.get();
+  }
+  std::vector<const char*> launches = step->launches;
+  if (step->graph != nullptr)
+    launches.insert(launches.end(), step->graph->launches.begin(), step->graph->launches.end());
+  return StepError(*step, absl::StrCat(CudaStatus(error, "a kernel failed").message(),
+                                       "; one of: ", CountByName(launches), " (", kHowToFind, ")"));
 }
 
 absl::Status CudaBackend::EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout) {
@@ -411,6 +458,7 @@ absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
   RIDGE_CHECK(!in_flight_.empty() && in_flight_.front()->ticket == ticket);
   std::unique_ptr<Step> step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  if (step->status.ok()) step->status = lost_;
   if (step->status.ok()) {
     const auto until = std::chrono::steady_clock::now() + kSpin;
     cudaError_t error;
@@ -418,11 +466,7 @@ absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
            std::chrono::steady_clock::now() < until) {
     }
     if (error == cudaErrorNotReady) error = cudaEventSynchronize(step->done.get());
-    if (error != cudaSuccess) {
-      step->status = StepError(
-          *step, absl::StrCat(CudaStatus(error, "a kernel failed").message(), " (", kHowToFind, ")"));
-      if (lost_.ok()) lost_ = step->status;
-    }
+    if (error != cudaSuccess) step->status = lost_ = Fault(*step, error);
   }
   if (!step->status.ok()) return step->status;
 

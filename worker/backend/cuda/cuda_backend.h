@@ -62,6 +62,14 @@ class CudaBackend : public Backend {
   int64_t saturations() const { return saturations_.load(std::memory_order_relaxed); }
 
  private:
+  struct Graph {
+    int32_t rows;
+    bool greedy;
+    bool extended;
+    kernels::cuda::AttentionMode attention;
+    std::vector<const char*> launches;  // its kernels by name, in order
+    cudaGraphExec_t exec;
+  };
   // A step's host memory, reused from step to step.
   struct Step {
     PinnedMemory upload;
@@ -73,22 +81,15 @@ class CudaBackend : public Backend {
     CudaEvent done;
     absl::Status status;
     StepTicket ticket = 0;
-    int32_t num_rows = 0;    // without padded ones
-    int32_t graph_rows = 0;  // of the graph that was replayed; 0: none was
-    StepResult counts;       // outputs are added when they are there
+    int32_t num_rows = 0;               // without padded ones
+    const Graph* graph = nullptr;       // that was replayed; null: none was
+    std::vector<const char*> launches;  // kernels and copies beside it, by name
+    StepResult counts;                  // outputs are added when they are there
     int32_t num_outputs = 0;
     int32_t padded_outputs = 0;
     bool greedy = false;  // its log-probabilities were not written
     bool has_logits = false;
   };
-  struct Graph {
-    int32_t rows;
-    bool greedy;
-    bool extended;
-    kernels::cuda::AttentionMode attention;
-    cudaGraphExec_t exec;
-  };
-
   CudaBackend(const WeightSource& source, kernels::cuda::DeviceInfo device, CudaStream stream,
               CudaWeights weights, std::unique_ptr<CublasLt> cublas, const CudaOptions& options);
 
@@ -108,8 +109,12 @@ class CudaBackend : public Backend {
   absl::Status EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout);
   absl::Status EnqueueResults(Step* step);
   absl::Status Enqueue(Step* step, const StepPlan& plan);
+  // Whether the step's results have arrived: they are the last that it does.
+  static bool HasFinished(const Step& step);
   absl::Status StepError(const Step& step, absl::string_view what) const;
   std::string EarlierKernels(const Step& step) const;
+  // What is known of an error that waiting for `collected` brought up.
+  absl::Status Fault(const Step& collected, cudaError_t error) const;
 
   const ModelConfig config_;
   const kernels::cuda::DeviceInfo device_;

@@ -167,8 +167,13 @@ absl::Status CudaForward::Allocate(const BackendLimits& limits, cudaStream_t str
   return CudaStatus(cudaStreamSynchronize(stream), "memory");
 }
 
+void CudaForward::TakeLaunches(std::vector<const char*>* to) {
+  to->clear();
+  to->swap(launches_);
+}
+
 void CudaForward::Check(cudaError_t error, const char* kernel) {
-  ++launches_;
+  launches_.push_back(kernel);
   if (status_.ok()) status_ = CudaStatus(error, kernel);
 }
 
@@ -181,7 +186,7 @@ absl::Status CudaForward::ApplyChanges(const StepLayout& layout, const char* upl
   args.slots = slot_sampling_.as<cuda::SlotSampling>();
   args.block_tables = block_tables_.as<int32_t>();
   args.table_stride = table_stride_;
-  if (args.num_sampling_changes + args.num_block_changes > 0) ++launches_;
+  if (args.num_sampling_changes + args.num_block_changes > 0) launches_.push_back("slot changes");
   return CudaStatus(cuda::LaunchSlotChanges(args, stream), "slot changes");
 }
 
@@ -189,7 +194,7 @@ absl::Status CudaForward::CopyBlocks(const StepPlan& plan, cudaStream_t stream) 
   const int64_t bytes = config_.kv_bytes_per_token() * kBlockTokens;
   absl::Status status;
   for (const BlockCopy& copy : plan.copies) {
-    ++launches_;
+    launches_.push_back("block copy");
     status.Update(CudaStatus(
         cudaMemcpyAsync(kv_pool_.as<char>() + copy.to * bytes, kv_pool_.as<char>() + copy.from * bytes,
                         static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
@@ -415,7 +420,7 @@ void CudaForward::MultiplyByLibrary(const char* name, const CudaMatrix& matrix, 
   if (args.y_stride != 0) matmul.y_stride = args.y_stride;
   matmul.add = args.output == cuda::MatmulOutput::kResidual;
   if (status_.ok()) status_ = cublas_->Multiply(matmul, stream);
-  ++launches_;
+  launches_.push_back(name);
   if (args.output == cuda::MatmulOutput::kSwiGlu) {
     const int32_t mlp = matrix.n / 2;
     Check(cuda::LaunchSiluMul({matmul.y, matmul.y + mlp, matrix.n, 1, args.gated, rows, mlp,

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/attention_plan.h"
@@ -65,8 +66,9 @@ class CudaForward {
   const char* results() const { return results_.as<char>(); }
   // Of an extended step: [outputs][kMaxTopLogprobs].
   const kernels::cuda::TopLogprob* top() const { return top_.as<kernels::cuda::TopLogprob>(); }
-  // Kernels and copies that were enqueued so far, those of penalties, biases and masks left out.
-  int64_t launches() const { return launches_; }
+  // Swaps into `to` the names of the kernels and copies that were enqueued since the last call, in order,
+  // those of penalties, biases and masks left out.
+  void TakeLaunches(std::vector<const char*>* to);
   // Of everything but the KV pool.
   int64_t workspace_bytes() const { return workspace_bytes_ + controls_.bytes() + decode_layers_.bytes(); }
   // How decode steps of few rows are done.
@@ -109,8 +111,8 @@ class CudaForward {
   kernels::cuda::AttentionPlanLimits attention_limits_;
   int32_t table_stride_ = 0;
   int64_t workspace_bytes_ = 0;
-  absl::Status status_;       // of the call in progress
-  int64_t launches_ = 0;      // so far
+  absl::Status status_;  // of the call in progress
+  std::vector<const char*> launches_;
   int32_t num_partials_ = 0;  // chunks of a matmul that the next norm adds to the residual stream
   int32_t partial_rows_ = 0;
 

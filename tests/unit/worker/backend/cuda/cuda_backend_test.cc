@@ -80,7 +80,7 @@ TEST_F(CudaBackendTest, StepsAllocateNothing) {
   }
 }
 
-TEST_F(CudaBackendTest, AnAsynchronousFaultNamesItsStepAndHowItsKernelIsFound) {
+TEST_F(CudaBackendTest, AnAsynchronousFaultNamesItsStepAndTheKernelsThatItCanBe) {
   const std::unique_ptr<CudaBackend> backend = Reserved();
   StepDriver driver(backend.get(), kNumBlocks);
   driver.Attach(0, {.temperature = 0.0f});
@@ -94,8 +94,24 @@ TEST_F(CudaBackendTest, AnAsynchronousFaultNamesItsStepAndHowItsKernelIsFound) {
   const std::string message(backend->Collect(step).status().message());
   EXPECT_THAT(message, AllOf(StartsWith("step 1 (1 rows, a graph of 1): CUDA: a kernel failed: "
                                         "cudaErrorIllegalAddress"),
-                             HasSubstr("CUDA_LAUNCH_BLOCKING=1")));
-  EXPECT_EQ(backend->Collect(next).status().code(), absl::StatusCode::kInternal);
+                             HasSubstr("; one of: embedding, 2 x qkv matmul, 2 x "),
+                             HasSubstr("lm_head matmul, arg max (CUDA_LAUNCH_BLOCKING=1")));
+  EXPECT_EQ(backend->Collect(next).status().message(), message);
+}
+
+// Waiting for a step fails whichever is at fault.
+TEST_F(CudaBackendTest, AnAsynchronousFaultIsOfTheFirstStepWhoseResultsDidNotArrive) {
+  const std::unique_ptr<CudaBackend> backend = Reserved();
+  StepDriver driver(backend.get(), kNumBlocks);
+  driver.Attach(0, {.temperature = 0.0f});
+  driver.AddRows(0, {1, 2, 3}, 1);
+  const StepTicket finished = driver.Submit();
+  driver.AddDecodeRow(0);
+  fake_cuda::FailLaunch(0, cudaErrorIllegalAddress, fake_cuda::Seen::kByWaiting);
+  driver.Submit();
+  driver.AddDecodeRow(0);
+  driver.Submit();
+  EXPECT_THAT(std::string(backend->Collect(finished).status().message()), StartsWith("step 1 (1 rows"));
 }
 
 TEST_F(CudaBackendTest, AFaultThatIsSeenAtALaterLaunchIsNotBlamedOnThatKernelAlone) {
