@@ -141,7 +141,8 @@ def engine_page(engine, folder):
                         + (f" --mixed {','.join(mixed)}" if mixed else ""))
     if passes:
         commands.append(f"ridge-bench arrivals {flags} --rates {','.join(f'{rate:g}' for rate in passes)}")
-    parts.append("Again:\n\n```sh\n" + "\n".join(commands) + "\n```")
+    if commands:
+        parts.append("Again (all engines, with the numbers of runs and tokens that were taken: `bench/ladder.sh`):\n\n```sh\n" + "\n".join(commands) + "\n```")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -159,7 +160,7 @@ def ladder_page(root, folders):
     for engine, folder in folders:
         closed, passes = records.closed(folder), records.open_passes(folder)
         single = next((f for f in closed.values() if f["label"] == "p256" and f["batch"] == 1), None)
-        largest = max((f for f in closed.values() if f["label"] == records.batch_label(closed)), key=lambda f: f["tokens_per_s"], default=None)
+        largest = max((f for f in closed.values() if f["batch"] > 1 and f["label"] == records.batch_label(closed)), key=lambda f: f["tokens_per_s"], default=None)
         most = max((f["served_per_s"] for f in passes.values()), default=0)
         rows.append([f"[{engine}]({folder.name}/README.md)", f"{single['ttft_ms']:.2f}" if single else "", f"{single['itl_p50_ms']:.3f}" if single else "",
                      f"{largest['tokens_per_s']:.0f} at {largest['batch']}" if largest else "", f"{most:.2f}" if most else ""])

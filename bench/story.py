@@ -44,7 +44,9 @@ def holds(condition, almost=False):
 
 
 def ratio(ladder, above, below, there):
-    """How many times what the engine below it serves."""
+    """How many times what the engine below it serves; only where both were driven as far."""
+    if max(ladder.passes[above]) < max(ladder.passes[below]):
+        raise KeyError(above)
     here = ladder.most_served(above) / ladder.most_served(below)
     text = f"{ladder.most_served(below):.2f} -> {ladder.most_served(above):.2f} requests/s, {here:.2f} x"
     return text, holds(here >= 1.05, here >= 0.98 and there < 1.3)
