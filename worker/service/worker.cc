@@ -17,6 +17,9 @@ namespace {
 constexpr char kInferenceName[] = "ridge.v1.Inference";
 constexpr char kWorkerName[] = "ridge.v1.Worker";
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(500);
+// What is taken for KV memory at most where there is a prefix cache, in what all sequences hold at their
+// limits.
+constexpr int64_t kMostCacheTimes = 4;
 
 // 0 is no limit.
 int64_t LimitNs(absl::Duration limit) {
@@ -85,12 +88,14 @@ absl::Status Worker::ReserveMemory() {
                         absl::StrCat(*config_.kv_cache_bytes, " is less than one block of ", kBlockTokens,
                                      " tokens, ", block_bytes, " bytes"));
   }
-  // More than what all sequences hold at their limits would never be used.
-  const int64_t most_blocks = int64_t{config_.max_batch} * ((model_.context_length - 1) / kBlockTokens + 1);
+  // What all sequences hold at their limits is all that is ever used, but for the beginnings of prompts that
+  // the prefix cache remembers.
+  const int64_t times = PolicyOf(config_.policy).value().prefix_cache ? kMostCacheTimes : 1;
+  const int64_t most_blocks = times * config_.max_batch * ((model_.context_length - 1) / kBlockTokens + 1);
   num_blocks_ = static_cast<int32_t>(std::min({asked_blocks, most_blocks, int64_t{INT32_MAX}}));
   if (num_blocks_ < asked_blocks) {
-    LogInfo("--kv_cache_bytes: {} of {} bytes are used: no more than --max_batch x context can be",
-            num_blocks_ * block_bytes, asked_blocks * block_bytes);
+    LogInfo("--kv_cache_bytes: {} of {} bytes are taken: {} x --max_batch x context",
+            num_blocks_ * block_bytes, asked_blocks * block_bytes, times);
   }
   model_.kv_capacity_tokens = int64_t{num_blocks_} * kBlockTokens;
   absl::Status status = backend_->Reserve(num_blocks_, limits);
@@ -165,7 +170,8 @@ void Worker::StopAdmission() {
 
 void Worker::OnStall(bool stalled) {
   if (stalled) {
-    LogError("no step has ended for {}, with work to do: not ready", absl::FormatDuration(config_.stall_timeout));
+    LogError("no step has ended for {}, with work to do: not ready",
+             absl::FormatDuration(config_.stall_timeout));
   } else {
     LogWarning("steps make progress again");
   }

@@ -33,9 +33,10 @@ ABSL_FLAG(std::string, launch, "", "stream, or graph (replayed, one step ahead)"
 ABSL_FLAG(int, threads, WorkerConfig().threads, "compute threads; 0: one a core");
 ABSL_FLAG(bool, pin_threads, WorkerConfig().pin_threads,
           "keep each compute thread on a core of its own; not where several workers share the cores");
-ABSL_FLAG(std::string, kv_cache_bytes, "auto",
-          "most KV memory; no more is taken than max_batch x context needs; auto: what a card has left, 1GiB "
-          "elsewhere");
+ABSL_FLAG(
+    std::string, kv_cache_bytes, "auto",
+    "most KV memory; no more is taken than max_batch x context needs, four times that with a prefix cache; "
+    "auto: what a card has left, 1GiB elsewhere");
 ABSL_FLAG(int, max_batch, WorkerConfig().max_batch, "sequences that run at once");
 ABSL_FLAG(int, step_tokens, WorkerConfig().step_tokens, "most rows of one step; at least max_batch");
 ABSL_FLAG(int, chunk_tokens, WorkerConfig().chunk_tokens, "most prompt rows of one sequence in a step");

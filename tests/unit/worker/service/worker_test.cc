@@ -172,6 +172,22 @@ TEST(WorkerTest, KvMemoryLimitsTheContext) {
   EXPECT_GE(model.context_length(), 16);
 }
 
+TEST(WorkerTest, ThePrefixCacheMayHaveThreeTimesTheMemoryOfAllSequencesAtTheirLimits) {
+  WorkerConfig config = TinyConfig();
+  config.max_batch = 2;
+  config.max_context = 48;
+  config.kv_cache_bytes = 64 << 20;
+  for (const bool prefix_cache : {false, true}) {
+    config.policy.prefix_cache = prefix_cache ? "on" : "off";
+    const auto worker = Worker::Start(config).value();
+    grpc::ClientContext context;
+    v1::GetModelResponse model;
+    ASSERT_TRUE(
+        v1::Inference::NewStub(ChannelTo(*worker))->GetModel(&context, v1::GetModelRequest(), &model).ok());
+    EXPECT_EQ(model.kv_capacity_tokens(), prefix_cache ? 4 * 2 * 48 : 2 * 48);
+  }
+}
+
 TEST(WorkerTest, MaxContextLimitsTheContext) {
   WorkerConfig config = TinyConfig();
   config.max_context = 100;
