@@ -69,10 +69,14 @@ def cached_is_flat(ladder):
 
 
 def launches(ladder):
+    work = ladder.closed["cached"]["p256-x1"]["work"]
+    issued = f"{work['launches'] / work['steps']:.0f} operations a step"
+    if "cached" not in ladder.overhead:
+        stream, replayed = (ladder.closed[engine]["p256-x1"]["itl_p50_ms"] for engine in ("flash", "ridge"))
+        return f"{issued}; replayed from a graph a token takes {replayed:.2f} ms in place of {stream:.2f}, {1 - replayed / stream:.0%} less", holds(False, replayed < 0.95 * stream)
     cost = ladder.overhead["cached"][256]
     share = cost["submit_us"] / cost["pipelined_us"]
-    return (f"{cost['launches']:.0f} launches of {cost['launch_us']:.2f} us: {cost['submit_us']:.0f} us of the host in a pass of {cost['pipelined_us']:.0f} us, "
-            f"{share:.0%}"), holds(share > 0.9, share > 0.5)
+    return f"{issued}, {cost['submit_us']:.0f} us of the host in a pass of {cost['pipelined_us']:.0f} us, {share:.0%}", holds(share > 0.9, share > 0.5)
 
 
 def batch_pays(ladder):
@@ -87,20 +91,23 @@ def drained_batch_waits(ladder):
     return f"at {rate:g}/s the median wait is {drained:.3f} s, {max(0, continuous):.3f} s with continuous batching", holds(drained > 5 * max(continuous, 1e-4), drained > continuous)
 
 
-def padding(ladder):
+def padding(_):
+    """Of the draw itself: what a rectangle of its first 8 and 32 requests holds beside their prompts."""
+    draw = (pathlib.Path(__file__).parent / "traces" / "mixed-draw-400.csv").read_text().splitlines()
+    column = draw[0].split(",").index("prompt_tokens")
     shares = []
-    for name in ("mixed-x8", "mixed-x32"):
-        rows = [row for row in records.read_csv(ladder.folders["batched"] / "runs.csv.gz") if row["workload"] == name and row["run_index"] == "0"]
-        prompts = [int(row["prompt_tokens"]) for row in rows]
-        shares.append(sum(max(prompts) - prompt for prompt in prompts) / (len(rows) * (max(prompts) + 256)))
+    for count in (8, 32):
+        prompts = [int(line.split(",")[column]) for line in draw[1:count + 1]]
+        shares.append(sum(max(prompts) - prompt for prompt in prompts) / (count * (max(prompts) + 256)))
     return f"{shares[0]:.1%} and {shares[1]:.1%} of the positions that a batch of 8 and of 32 reserves", holds([f"{s:.1%}" for s in shares] == ["49.2%", "62.5%"])
 
 
 def widest_row(ladder):
-    wide, own = (ladder.closed[engine]["mixed-x32"] for engine in ("continuous", "paged"))
+    rate = ladder.shared_rate("continuous", "paged")
+    wide, own = (ladder.passes[engine][rate] for engine in ("continuous", "paged"))
     reads = wide["work"]["kv_positions"] / own["work"]["kv_positions"]
-    return (f"32 mixed requests: attention takes {reads:.2f} x the positions that they have; "
-            f"{own['total_s']:.2f} s without, {wide['total_s']:.2f} s with it"), holds(wide["total_s"] > 1.1 * own["total_s"], reads > 1.1)
+    return (f"at {rate:g}/s attention takes {reads:.2f} x the positions that there are, and a step {wide['itl_p50_ms']:.2f} ms, {own['itl_p50_ms']:.2f} without"
+            ), holds(wide["itl_p50_ms"] > 1.1 * own["itl_p50_ms"], reads > 1.1)
 
 
 def paged_pool(ladder):
@@ -130,7 +137,7 @@ def chunk_budget(ladder):
 def graphs(ladder):
     stream, replayed = (ladder.closed[engine]["p256-x1"]["itl_p50_ms"] for engine in ("flash", "ridge"))
     text = f"{stream:.2f} -> {replayed:.2f} ms a token alone"
-    if "ridge" in ladder.overhead:
+    if "ridge" in ladder.overhead and "cached" in ladder.overhead:
         costs = [ladder.overhead[engine][256] for engine in ("cached", "ridge")]
         text += f"; the host gives the device {costs[0]['launches']:.0f} -> {costs[1]['launches']:.0f} operations a pass, {costs[0]['submit_us']:.0f} -> {costs[1]['submit_us']:.0f} us"
     return text, holds(replayed < 0.95 * stream, replayed < 1.02 * stream)
@@ -146,8 +153,15 @@ def prefix_cache(ladder):
 
 
 def goodput(ladder):
-    flash, ridge = (records.goodput(ladder.root / "goodput" / engine) for engine in ("flash", "ridge"))
-    return f"flash {flash:.1f}, ridge {ridge:.1f} requests/s, {ridge / flash:.2f} x (bar: 1.2)", holds(ridge >= 1.2 * flash, ridge >= flash)
+    found = {}
+    for engine in ("flash", "ridge"):
+        rates = records.open_passes(ladder.root / "goodput" / engine)
+        met = records.goodput(ladder.root / "goodput" / engine)
+        missed = min(rate for rate in rates if rate > met)
+        found[engine] = met, missed
+    words = ", ".join(f"{engine} {met:.1f} (missed at {missed:.1f})" for engine, (met, missed) in found.items())
+    times = found["ridge"][0] / found["flash"][0]
+    return f"{words} requests/s, {times:.2f} x (bar: 1.2)", holds(times >= 1.2, times >= 1)
 
 
 def same_tokens(ladder):
