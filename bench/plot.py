@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 import ladder_records as records  # noqa: E402
 
 PROMPTS = ["p16", "p64", "p256", "p1024", "p4096"]
-COLORS = {engine: plt.get_cmap("viridis")(i / 8) for i, engine in enumerate(records.ENGINES)}
+COLORS = {engine: plt.get_cmap("tab10")(i) for i, engine in enumerate(records.ENGINES)}
 
 
 class Figure:
@@ -36,7 +36,15 @@ class Figure:
     def line(self, panel, x, y, engine, **style):
         if x:
             self.drawn = True
-            self.axes[panel].plot(x, y, label=engine, color=COLORS.get(engine), **({"marker": "o", "markersize": 3} | style))
+            self.axes[panel].plot(x, y, color=COLORS.get(engine), **({"label": engine, "marker": "o", "markersize": 3} | style))
+
+    def published(self, panel, x, y, engine):
+        """The series' points, in the engine's colour; named once in the legend."""
+        axis = self.axes[panel]
+        label = "published (an A10)"
+        if label not in axis.get_legend_handles_labels()[1]:
+            axis.plot([], [], label=label, color="grey", linestyle=":", marker="x")
+        self.line(panel, x, y, engine, label="_", linestyle=":", marker="x")
 
     def save(self):
         if not self.drawn:
@@ -61,9 +69,8 @@ def by_prompt(out, engines, weights_ms, published):
         figure.line(1, x, [runs[label]["ttft_ms"] for label in labels], engine)
     for engine, points in published.get("single", {}).items():
         x = [int(label[1:]) for label in points]
-        style = {"linestyle": ":", "marker": "x"}
-        figure.line(0, x, [1e3 / point["decode_tps"] for point in points.values()], engine, **style)
-        figure.line(1, x, [point["ttft_ms"] for point in points.values()], engine, **style)
+        figure.published(0, x, [1e3 / point["decode_tps"] for point in points.values()], engine)
+        figure.published(1, x, [point["ttft_ms"] for point in points.values()], engine)
     for axis in figure.axes:
         axis.set(xscale="log", yscale="log", xlabel="prompt, tokens")
         if weights_ms:
@@ -97,7 +104,7 @@ def by_rate(out, engines, published):
         figure.line(1, x, [max(f["queue_p50_s"], 1e-4) for f in passes.values()], engine)
         figure.line(2, x, [f["ttft_p99_s"] for f in passes.values()], engine)
     for engine, points in published.get("served_per_s", {}).items():
-        figure.line(0, [float(rate) for rate in points], list(points.values()), engine, linestyle=":", marker="x")
+        figure.published(0, [float(rate) for rate in points], list(points.values()), engine)
     if figure.drawn:
         top = figure.axes[0].get_xlim()[1]
         figure.axes[0].plot([0, top], [0, top], color="grey", linestyle="--", linewidth=1, label="offered")
@@ -153,6 +160,7 @@ def whole_ladder(out, engines):
             figure.drawn = True
             bars = figure.axes[panel].barh(names[::-1], values[::-1], color=[COLORS.get(n, "grey") for n in names[::-1]])
             figure.axes[panel].bar_label(bars, fmt="%.3g", fontsize=8)
+            figure.axes[panel].margins(x=0.12)  # room for the labels
     return figure.save()
 
 
