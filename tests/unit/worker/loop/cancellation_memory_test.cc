@@ -64,12 +64,12 @@ TEST(CancellationMemoryTest, TenThousandCancelledStreamsLeaveTheProcessAsLargeAs
     SequenceSpec spec;
     for (uint32_t i = 1 + random() % 600; i > 0; --i)
       spec.prompt.push_back(static_cast<TokenId>(random() % 100'000));
-    spec.max_tokens = 20'000;  // none ends by itself
+    spec.max_tokens = 20'000;  // hardly one ends by itself, where this thread stands still for a while
     open.push_back(std::make_shared<Stream>());
     open.back()->id = engine.Submit(std::move(spec), open.back());
   };
-  for (int cancelled = 0; cancelled < 10'000; ++cancelled) {
-    if (cancelled == 2000) early = ResidentBytes();
+  for (int cancelled = 0; cancelled < 10'000;) {
+    if (early == 0 && cancelled == 2000) early = ResidentBytes();
     while (open.size() < 100) add();
     const size_t i = random() % open.size();
     const std::shared_ptr<Stream> stream = open[i];
@@ -77,7 +77,8 @@ TEST(CancellationMemoryTest, TenThousandCancelledStreamsLeaveTheProcessAsLargeAs
     open.pop_back();
     engine.Cancel(stream->id, absl::CancelledError("the client left"));
     ASSERT_TRUE(stream->ended.WaitForNotificationWithTimeout(absl::Seconds(10)));
-    ASSERT_EQ(stream->status.code(), absl::StatusCode::kCancelled);
+    cancelled += absl::IsCancelled(stream->status);
+    ASSERT_TRUE(stream->status.ok() || absl::IsCancelled(stream->status)) << stream->status;
     tokens += stream->tokens.load();
   }
   const int64_t late = ResidentBytes();
