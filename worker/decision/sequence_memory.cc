@@ -62,6 +62,7 @@ bool SequenceMemory::Take(Sequence* sequence, bool to_limit, int32_t spared, int
   sequence->published_blocks = lender != nullptr ? 0 : found;
   sequence->blocks.insert(sequence->blocks.end(), fresh.begin(), fresh.end());
   sequence->chain = std::move(beginning.node);
+  sequence->chain_borrows = false;
   sequence->prefill_tokens = sequence->known_tokens();
   sequence->planned_rows = sequence->collected_rows = beginning.rows;
   sequence->planned_tokens = static_cast<int32_t>(sequence->generated.size());
@@ -80,10 +81,13 @@ BlockId SequenceMemory::Extend(Sequence* sequence) {
 void SequenceMemory::Publish(Sequence* sequence) {
   const int32_t full_blocks = sequence->collected_rows / kBlockTokens;
   if (!prefix_cache_ || sequence->published_blocks >= full_blocks) return;
-  if (std::exchange(sequence->chain_evictions, cache_->evictions()) != cache_->evictions() &&
+  // What the sequence itself holds is not evicted: its own chain is walked only where it leaves its blocks.
+  if (sequence->chain_borrows &&
+      std::exchange(sequence->chain_evictions, cache_->evictions()) != cache_->evictions() &&
       !cache_->IsReachable(sequence->chain)) {
     sequence->published_blocks = 0;
     sequence->chain = {0, sequence->spec.cache_salt};
+    sequence->chain_borrows = false;
   }
   cache_->Prefetch(absl::MakeConstSpan(sequence->blocks)
                        .subspan(static_cast<size_t>(sequence->published_blocks),
@@ -92,7 +96,9 @@ void SequenceMemory::Publish(Sequence* sequence) {
     std::array<TokenId, kBlockTokens> tokens;
     for (int32_t i = 0; i < kBlockTokens; ++i)
       tokens[i] = sequence->token(sequence->published_blocks * kBlockTokens + i);
-    sequence->chain = cache_->Publish(sequence->chain, tokens, sequence->blocks[sequence->published_blocks]);
+    const BlockId block = sequence->blocks[sequence->published_blocks];
+    sequence->chain = cache_->Publish(sequence->chain, tokens, block);
+    sequence->chain_borrows |= sequence->chain.block != block;
   }
 }
 

@@ -34,7 +34,7 @@ ChainNode PrefixCache::Publish(const ChainNode& parent, absl::Span<const TokenId
   if (!inserted) {
     const BlockId known = it->second;
     if (Continues(known, parent, tokens)) return {nodes_[known].id, {}, known};
-    return {next_id_++, {}, block};  // equal hashes: this one, and what continues it, is not kept
+    return {next_id_++, {}, -1};  // equal hashes: nothing is found by this node, or through it
   }
   Node& node = nodes_[block];
   // It may be known as the continuation of a chain that is gone.
@@ -52,7 +52,7 @@ ChainNode PrefixCache::Publish(const ChainNode& parent, absl::Span<const TokenId
 bool PrefixCache::IsReachable(const ChainNode& node) const {
   uint64_t id = node.id;
   for (BlockId block = node.block; id != 0; block = nodes_[block].parent_block) {
-    if (nodes_[block].id != id) return false;
+    if (block < 0 || nodes_[block].id != id) return false;
     id = nodes_[block].parent;
   }
   return true;

@@ -27,7 +27,7 @@ namespace ridge::worker {
 struct ChainNode {
   uint64_t id = 0;     // 0: before the first block
   std::string salt;    // empty after it
-  BlockId block = -1;  // that holds it
+  BlockId block = -1;  // that holds it; -1 after the beginning: it is not findable
 };
 
 class PrefixCache {
