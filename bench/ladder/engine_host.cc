@@ -120,6 +120,13 @@ absl::Status EngineHost::Reserve(const HostConfig& config, const worker::EngineP
     return InvalidField("--kv_cache_bytes",
                         absl::StrCat("no room for one block of ", info.kv_block_bytes, " bytes"));
   }
+  const int64_t slot_blocks = worker::BlocksForTokens(context);
+  if (policy.memory == worker::MemoryPolicy::kSlots && num_blocks_ < slot_blocks) {
+    return InvalidField("--kv_cache_bytes",
+                        absl::StrCat("a slot of --max_context, ", context, " tokens, takes ",
+                                     slot_blocks * info.kv_block_bytes, " bytes; there are ",
+                                     num_blocks_ * info.kv_block_bytes));
+  }
   if (absl::Status status = backend_->Reserve(num_blocks_, limits); !status.ok()) {
     return InvalidField("--kv_cache_bytes", status.message());
   }

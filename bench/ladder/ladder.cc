@@ -22,6 +22,15 @@ int32_t LongestOf(const Workload& workload) {
   return longest;
 }
 
+// Requests that need so many tokens decide the context where no flag has.
+absl::Status SetContext(int32_t longest, LadderConfig* config) {
+  int32_t& context = config->host.max_context;
+  if (context == 0) context = longest;
+  if (context >= longest) return absl::OkStatus();
+  return InvalidField("--max_context",
+                      absl::StrCat(context, " tokens are less than the longest request's ", longest));
+}
+
 std::string ParamsOf(const LadderConfig& config, const EngineHost& host) {
   nlohmann::ordered_json params{{"max_batch", config.host.max_batch},
                                 {"step_tokens", host.step_tokens()},
@@ -99,7 +108,7 @@ absl::Status Closed(LadderConfig config, const ClosedFlags& flags, std::ostream&
     longest = std::max(longest, LongestOf(workload));
   }
   if (config.host.max_batch == 0) config.host.max_batch = static_cast<int32_t>(largest);
-  if (config.host.max_context == 0) config.host.max_context = longest;
+  if (absl::Status status = SetContext(longest, &config); !status.ok()) return status;
   return ForEachEngine(config, progress, [&](const Subject& subject) {
     return RunClosed(subject,
                      {flags.workloads, flags.warmups, flags.runs, flags.most_seconds, flags.largest_warmed});
@@ -108,7 +117,7 @@ absl::Status Closed(LadderConfig config, const ClosedFlags& flags, std::ostream&
 
 absl::Status ArrivalSweep(LadderConfig config, const PassFlags& flags, std::ostream& progress) {
   if (config.host.max_batch == 0) config.host.max_batch = kArrivalsMaxBatch;
-  if (config.host.max_context == 0) config.host.max_context = LongestOf(flags.pass.workload);
+  if (absl::Status status = SetContext(LongestOf(flags.pass.workload), &config); !status.ok()) return status;
   return ForEachEngine(config, progress, [&](const Subject& subject) { return RunPasses(subject, flags); });
 }
 

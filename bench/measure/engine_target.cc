@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 
 namespace ridge::bench {
 namespace {
@@ -37,6 +38,11 @@ EngineTarget::EngineTarget(const worker::EngineConfig& config, worker::Backend* 
 
 absl::StatusOr<std::vector<TargetResult>> EngineTarget::Run(absl::Span<const TargetRequest> requests,
                                                             const RunLimits& limits) {
+  for (const TargetRequest& request : requests) {
+    const absl::Status fits =
+        worker::CheckFits(config_, static_cast<int64_t>(request.prompt_ids->size()), request.max_tokens);
+    if (!fits.ok()) return InvalidField("--kv_cache_bytes", fits.message());
+  }
   std::vector<TargetResult> results(requests.size());
   for (TargetResult& result : results) result.end = "unsent";
   results_ = &results;

@@ -239,18 +239,29 @@ class Engine::Impl {
   std::thread thread_;
 };
 
+absl::Status CheckFits(const EngineConfig& config, int64_t prompt_tokens, int64_t max_tokens) {
+  const bool by_slots = config.policy.memory == MemoryPolicy::kSlots;
+  const int64_t slot = BlocksForTokens(config.max_context);
+  if (by_slots && slot > config.num_blocks) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("a slot needs KV memory for %d tokens; the server has it for %d", slot * kBlockTokens,
+                        int64_t{config.num_blocks} * kBlockTokens));
+  }
+  const int64_t needed = SequenceMemory::BlocksAtLimit(prompt_tokens, max_tokens);
+  const int64_t available = by_slots ? slot : config.num_blocks;
+  if (needed <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("prompt and max_tokens need KV memory for %d tokens; %s has it for %d",
+                      needed * kBlockTokens, by_slots ? "a slot" : "the server", available * kBlockTokens));
+}
+
 Engine::Engine(const EngineConfig& config, Backend* backend, Clock* clock, EngineMetrics* metrics)
     : impl_(std::make_unique<Impl>(config, backend, clock, metrics)) {}
 
 Engine::~Engine() = default;
 
 absl::Status Engine::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
-  const int64_t needed = SequenceMemory::BlocksAtLimit(prompt_tokens, max_tokens);
-  const int64_t available = impl_->config().num_blocks;
-  if (needed <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("prompt and max_tokens need KV memory for %d tokens; the server has it for %d",
-                      needed * kBlockTokens, available * kBlockTokens));
+  return worker::CheckFits(impl_->config(), prompt_tokens, max_tokens);
 }
 
 SequenceId Engine::Submit(SequenceSpec spec, std::shared_ptr<TokenSink> sink, int32_t num_choices) {

@@ -32,6 +32,10 @@ struct EngineConfig {
   int32_t max_context = 0;                  // tokens of a slot, where memory is by slots
 };
 
+// Whether a sequence of this many prompt and generated tokens can ever run in such an engine: where it
+// cannot, RESOURCE_EXHAUSTED says what it needs and what there is. One that does not fit would wait for ever.
+absl::Status CheckFits(const EngineConfig& config, int64_t prompt_tokens, int64_t max_tokens);
+
 // When a request that was refused may try again: a second for each full batch that waits, at most 30.
 inline absl::Duration RetryDelay(int32_t queued, int32_t max_running) {
   return absl::Seconds(std::min(30, 1 + queued / max_running));
@@ -56,7 +60,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Whether a sequence of this many prompt and generated tokens can ever run here.
+  // As above, for this engine.
   absl::Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
   // Queues a request of so many choices, each of which must fit; its sink hears of it exactly one OnEnd,

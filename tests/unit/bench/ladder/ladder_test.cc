@@ -120,6 +120,33 @@ TEST_F(LadderTest, RefusesPromptsBeyondTheModelsContext) {
   EXPECT_EQ(status.message(), "--max_context: 40008 tokens are more than the model's context of 32768");
 }
 
+TEST_F(LadderTest, RefusesAPoolThatIsLessThanASlot) {
+  config_.host.kv_cache_bytes = 1 << 20;  // 36 tokens: two blocks of 458,752 bytes
+  config_.engines = {"continuous"};
+  const absl::Status status = Closed(config_, {{UniformDraw(100, 8, 1)}, 0, 1}, progress_);
+  EXPECT_EQ(status.message(),
+            "--kv_cache_bytes: a slot of --max_context, 108 tokens, takes 3211264 bytes; there are 917504");
+}
+
+TEST_F(LadderTest, RefusesRequestsThatCanNeverFit) {
+  config_.host.kv_cache_bytes = 1 << 20;
+  for (const char* engine : {"naive", "cached", "batched", "paged", "ridge"}) {
+    config_.engines = {engine};
+    const absl::Status status = Closed(config_, {{UniformDraw(100, 8, 1)}, 0, 1}, progress_);
+    EXPECT_EQ(
+        status.message(),
+        "--kv_cache_bytes: prompt and max_tokens need KV memory for 112 tokens; the server has it for 32")
+        << engine;
+  }
+}
+
+TEST_F(LadderTest, RefusesRequestsThatExceedTheContext) {
+  config_.engines = {"continuous"};
+  config_.host.max_context = 100;
+  const absl::Status status = Closed(config_, {{UniformDraw(100, 8, 1)}, 0, 1}, progress_);
+  EXPECT_EQ(status.message(), "--max_context: 100 tokens are less than the longest request's 108");
+}
+
 TEST_F(LadderTest, RefusesAnotherDeviceThanTheExpectedOne) {
   config_.engines = {"ridge"};
   config_.expect_device = "NVIDIA H200";

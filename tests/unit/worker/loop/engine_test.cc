@@ -143,6 +143,38 @@ TEST_F(EngineTest, ChecksWhetherASequenceCanEverFit) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("max_tokens"));
 }
 
+TEST(CheckFitsTest, EveryMemoryTakesWhatFitsItAlone) {
+  for (const std::string& preset : PresetNames()) {
+    SCOPED_TRACE(preset);
+    const EngineConfig config{.num_blocks = 1, .policy = PresetPolicy(preset), .max_context = kBlockTokens};
+    EXPECT_TRUE(CheckFits(config, kBlockTokens, 1).ok());
+    EXPECT_TRUE(CheckFits(config, 1, kBlockTokens).ok());
+    const absl::Status status = CheckFits(config, 2, kBlockTokens);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("prompt and max_tokens need KV memory for 32 tokens"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has it for 16"));
+  }
+}
+
+TEST(CheckFitsTest, NothingFitsWhereThePoolIsLessThanASlot) {
+  EngineConfig config{.num_blocks = 3, .policy = PresetPolicy("continuous"), .max_context = 49};
+  EXPECT_EQ(CheckFits(config, 1, 1),
+            absl::ResourceExhaustedError("a slot needs KV memory for 64 tokens; the server has it for 48"));
+  config.num_blocks = 4;
+  EXPECT_TRUE(CheckFits(config, 1, 1).ok());
+  config.policy = PresetPolicy("paged");
+  config.num_blocks = 1;
+  EXPECT_TRUE(CheckFits(config, 1, 1).ok());
+}
+
+TEST(CheckFitsTest, ASlotIsTheLimitHoweverLargeThePool) {
+  const EngineConfig config{.num_blocks = 100, .policy = PresetPolicy("continuous"), .max_context = 32};
+  EXPECT_TRUE(CheckFits(config, 32, 1).ok());
+  EXPECT_EQ(CheckFits(config, 33, 1).message(),
+            "prompt and max_tokens need KV memory for 48 tokens; a slot has it for 32");
+}
+
 TEST_F(EngineTest, CountsWhatItDoes) {
   auto sink = std::make_shared<RecordingSink>();
   engine_->Submit(Spec({1, 2, 3}, 10), sink);

@@ -18,17 +18,20 @@ constexpr int32_t kContext = 4352;  // of the longest request
 class PresetsTest : public testing::Test {
  protected:
   void Start(const char* preset, int32_t max_running, int32_t step_tokens = 1 << 18) {
+    StartWith({.num_blocks = max_running * kContext / kBlockTokens,
+               .max_running = max_running,
+               .step_tokens = step_tokens,
+               .chunk_tokens = 512,
+               .policy = PresetPolicy(preset),
+               .max_context = kContext});
+  }
+
+  void StartWith(const EngineConfig& config) {
     const ModelConfig model = OpenModel("synthetic:qwen2.5-1.5b").value()->config();
+    core_.reset();
     backend_ = std::make_unique<SimulatedBackend>(LoadCard("zero").value(), model, SimulatedOptions{});
-    const int32_t num_blocks = max_running * kContext / kBlockTokens;
-    ASSERT_TRUE(backend_->Reserve(num_blocks, {max_running, step_tokens}).ok());
-    core_ = std::make_unique<EngineCore>(EngineConfig{.num_blocks = num_blocks,
-                                                      .max_running = max_running,
-                                                      .step_tokens = step_tokens,
-                                                      .chunk_tokens = 512,
-                                                      .policy = PresetPolicy(preset),
-                                                      .max_context = kContext},
-                                         backend_.get(), &clock_, &metrics_,
+    ASSERT_TRUE(backend_->Reserve(config.num_blocks, {config.max_running, config.step_tokens}).ok());
+    core_ = std::make_unique<EngineCore>(config, backend_.get(), &clock_, &metrics_,
                                          [this](const std::vector<OutputItem>& items) { Take(items); });
   }
 
@@ -243,6 +246,33 @@ TEST_F(PresetsTest, FusedPutsChunksAndDecodeRowsIntoOneStep) {
   EXPECT_EQ(rows, (std::vector<int64_t>{512, 512, 79, 2}));
   EXPECT_EQ(core_->totals().padded_rows, 0);
   RunToEnd();
+}
+
+TEST_F(PresetsTest, EveryMemoryServesFromAPoolOfOneBlock) {
+  for (const char* memory : {"scratch", "contiguous", "padded", "slots", "reserved", "on_demand"}) {
+    for (const char* admission : {"one", "batch", "continuous"}) {
+      const absl::StatusOr<EnginePolicy> policy =
+          PolicyOf({.memory = memory, .admission = admission, .prefix_cache = "off"});
+      if (!policy.ok()) continue;  // padded memory needs a batch
+      for (const int32_t max_running : {1, 3}) {
+        SCOPED_TRACE(testing::Message() << memory << " " << admission << " " << max_running);
+        last_id_ = ended_ = tokens_ = 0;
+        // A step of as few rows as may be, chunks less than a block, a context of one block.
+        StartWith({.num_blocks = 1,
+                   .max_running = max_running,
+                   .step_tokens = max_running,
+                   .chunk_tokens = 1,
+                   .policy = *policy,
+                   .max_context = kBlockTokens});
+        Add(kBlockTokens, 1);
+        Add(1, kBlockTokens);
+        Add(7, 5);
+        RunToEnd();
+        EXPECT_EQ(tokens_, 1 + kBlockTokens + 5);
+        EXPECT_EQ(core_->Load().free_blocks, 1);
+      }
+    }
+  }
 }
 
 TEST_F(PresetsTest, EveryPresetServesTheMixedDraw) {

@@ -172,6 +172,27 @@ TEST(WorkerTest, KvMemoryLimitsTheContext) {
   EXPECT_GE(model.context_length(), 16);
 }
 
+TEST(WorkerTest, EveryEngineServesAContextThatItsMemoryLimits) {
+  for (const std::string& engine : PresetNames()) {
+    SCOPED_TRACE(engine);
+    WorkerConfig config = TinyConfig();
+    config.policy.engine = engine;
+    config.kv_cache_bytes = 40000;
+    const auto worker = Worker::Start(config).value();
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::GenerateRequest request;
+    request.mutable_prompt_ids()->add_ids(1);
+    request.set_ignore_eos(true);
+    const auto stream = v1::Inference::NewStub(ChannelTo(*worker))->Generate(&context, request);
+    v1::GenerateResponse response, last;
+    while (stream->Read(&response)) last = response;
+    EXPECT_TRUE(stream->Finish().ok());
+    ASSERT_EQ(last.summary().choices_size(), 1);
+    EXPECT_EQ(last.summary().choices(0).finish_reason(), v1::FINISH_REASON_CONTEXT);
+  }
+}
+
 TEST(WorkerTest, ThePrefixCacheMayHaveThreeTimesTheMemoryOfAllSequencesAtTheirLimits) {
   WorkerConfig config = TinyConfig();
   config.max_batch = 2;
