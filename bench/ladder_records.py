@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import statistics
+import sys
 
 ENGINES = ["naive", "cached", "batched", "continuous", "paged", "chunked", "fused", "flash", "ridge"]
 
@@ -57,7 +58,7 @@ def closed_figures(runs):
         "itl_p95_ms": statistics.median(statistics.median(float(row["itl_p95_ms"]) for row in run) for run in runs),
         "total_s": statistics.mean(clocks),
         "decode_tps": gaps / decode_s if decode_s > 0 else 0.0,
-        "tokens_per_s": sum(tokens) / sum(clocks),
+        "tokens_per_s": sum(tokens) / sum(clocks) if sum(clocks) > 0 else 0.0,  # simulated:zero takes no time
         "peak_gib": max(peaks) / 2**30 if peaks else 0.0,
         "runs": len(runs),
         "work": work_of(runs[0][0]["notes"]),
@@ -205,7 +206,9 @@ def control_roots(root):
 
 
 def engine_folders(root):
-    """(engine, folder) in the order of the ladder, peers after it."""
+    """(engine, folder) in the order of the ladder, peers after it; ends the program where `root` is no folder."""
+    if not pathlib.Path(root).is_dir():
+        sys.exit(f"{root}: no such folder")
     folders = {path.name: path for path in sorted(pathlib.Path(root).iterdir())
                if path.is_dir() and any((path / name).exists() for name in ("runs.csv.gz", "arrivals.csv.gz"))}
     order = [engine for engine in ENGINES if engine in folders] + [name for name in folders if name not in ENGINES]

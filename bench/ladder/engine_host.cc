@@ -74,6 +74,7 @@ absl::StatusOr<std::unique_ptr<EngineHost>> EngineHost::Open(const HostConfig& c
 
 absl::Status EngineHost::CreateBackend(const HostConfig& config, const worker::PolicyNames& names,
                                        const OpenedModel& model) {
+  if (absl::Status status = worker::CheckDeviceName(config.device); !status.ok()) return status;
   const worker::EnginePolicy policy = worker::PolicyOf(names).value();
   if (config.virtual_clock && absl::StartsWith(config.device, worker::kSimulatedPrefix)) {
     const absl::StatusOr<worker::SimulatedCard> card =

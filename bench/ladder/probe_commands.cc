@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/flags/shared_flags.h"
@@ -12,6 +13,7 @@
 #include "bench/records/gzip_file.h"
 #include "bench/workload/draw.h"
 #include "common/status.h"
+#include "worker/backend/simulated/card.h"
 
 ABSL_FLAG(std::string, a, "", "parity: folder of an engine's records");
 ABSL_FLAG(std::string, b, "", "parity: the folder to compare it with");
@@ -45,6 +47,8 @@ absl::StatusOr<std::string> LogitGap(const LadderConfig& config, const Output& a
                                      int32_t at) {
   if (at >= static_cast<int32_t>(std::min(a.ids.size(), b.ids.size())))
     return std::string("one of them ends there");
+  if (absl::StartsWith(config.host.device, worker::kSimulatedPrefix))
+    return std::string("simulated devices have no logits to compare");
   const absl::StatusOr<std::string> source = ReadGzip(config.source_file);
   if (!source.ok()) return InvalidField("--source", source.status().message());
   absl::StatusOr<Probed> probed = OpenForProbe(config.host, config.engines.front());

@@ -42,19 +42,6 @@ absl::Status CheckModelName(const std::string& name) {
   return absl::OkStatus();
 }
 
-absl::Status CheckDevice(const std::string& device) {
-  if (absl::StartsWith(device, kSimulatedPrefix)) {
-    const absl::Status card = LoadCard(absl::StripPrefix(device, kSimulatedPrefix)).status();
-    return card.ok() ? card : InvalidField("--device", card.message());
-  }
-#if RIDGE_HAVE_CUDA
-  return CheckOneOf("--device", device, {"auto", "cuda", "cpu"});
-#else
-  if (device == "cuda") return InvalidField("--device", "cuda is not built in; there is: auto, cpu");
-  return CheckOneOf("--device", device, {"auto", "cpu"});
-#endif
-}
-
 absl::Status CheckMatmul(const WorkerConfig& config) {
   absl::Status status = CheckOneOf("--matmul", config.matmul, {"ridge", "cublaslt"});
   if (status.ok() && config.matmul == "cublaslt" && config.device != "cuda") {
@@ -83,12 +70,25 @@ absl::Status CheckEngine(const WorkerConfig& config) {
 
 }  // namespace
 
+absl::Status CheckDeviceName(const std::string& device) {
+  if (absl::StartsWith(device, kSimulatedPrefix)) {
+    const absl::Status card = LoadCard(absl::StripPrefix(device, kSimulatedPrefix)).status();
+    return card.ok() ? card : InvalidField("--device", card.message());
+  }
+#if RIDGE_HAVE_CUDA
+  return CheckOneOf("--device", device, {"auto", "cuda", "cpu", "simulated:CARD"});
+#else
+  if (device == "cuda") return InvalidField("--device", "cuda is not built in; there is: auto, cpu, simulated:CARD");
+  return CheckOneOf("--device", device, {"auto", "cpu", "simulated:CARD"});
+#endif
+}
+
 absl::Status Validate(const WorkerConfig& config) {
   if (config.model.empty()) return InvalidField("--model", "required");
   absl::Status status = CheckModelName(config.served_model_name);
   status.Update(ParseHostPort("--listen", config.listen, 0).status());
   status.Update(CheckRange("--metrics_port", config.metrics_port, -1, kMaxPort));
-  status.Update(CheckDevice(config.device));
+  status.Update(CheckDeviceName(config.device));
   status.Update(CheckMatmul(config));
   status.Update(CheckEngine(config));
   status.Update(CheckOneOf("--default_sampling", config.default_sampling, {"ridge", "model"}));

@@ -40,6 +40,9 @@ struct WorkerConfig {
   absl::Duration drain_timeout = absl::Seconds(30);     // how long open streams may go on after SIGTERM; >= 0
 };
 
+// Whether --device names a device: one of this build, or a simulated card that there is.
+absl::Status CheckDeviceName(const std::string& device);
+
 // The first value out of its range, by its flag.
 absl::Status Validate(const WorkerConfig& config);
 

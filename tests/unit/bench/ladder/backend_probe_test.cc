@@ -1,6 +1,7 @@
 #include "bench/ladder/backend_probe.h"
 
 #include "bench/ladder/engine_host.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace ridge::bench {
@@ -45,6 +46,16 @@ TEST(BackendProbeTest, LogitsDoNotDependOnHowThePromptIsCut) {
     EXPECT_EQ(logits.back().size(), host->info().vocab_size);
   }
   EXPECT_EQ(logits[0], logits[1]);
+}
+
+TEST(EngineHostTest, RefusesADeviceThatIsNone) {
+  for (const char* device : {"foo", "simulate:h200", "h200", "simulated:a11"}) {
+    const HostConfig config = Config(RIDGE_TEST_DATA_DIR "/tiny-llama", device);
+    const auto model = *OpenedModel::Open(config);
+    const absl::Status status = EngineHost::Open(config, {}, *model).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << device;
+    EXPECT_THAT(status.message(), testing::HasSubstr("--device: ")) << device;
+  }
 }
 
 }  // namespace
