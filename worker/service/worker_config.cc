@@ -78,7 +78,8 @@ absl::Status CheckDeviceName(const std::string& device) {
 #if RIDGE_HAVE_CUDA
   return CheckOneOf("--device", device, {"auto", "cuda", "cpu", "simulated:CARD"});
 #else
-  if (device == "cuda") return InvalidField("--device", "cuda is not built in; there is: auto, cpu, simulated:CARD");
+  if (device == "cuda")
+    return InvalidField("--device", "cuda is not built in; there is: auto, cpu, simulated:CARD");
   return CheckOneOf("--device", device, {"auto", "cpu", "simulated:CARD"});
 #endif
 }
