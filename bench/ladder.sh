@@ -21,6 +21,7 @@ die() {
 
 while [ $# -gt 0 ]; do
   case "$1" in
+    --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0" && exit ;;
     --model | --out | --device | --size | --part | --services | --bin | --commit | --expect-device) [ $# -ge 2 ] || die "$1 needs a value" ;;
     *) die "unknown argument $1; see the head of this file" ;;
   esac
@@ -30,9 +31,12 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$model" ] || die "--model is required"
 [ -n "$out" ] || die "--out is required"
-[ -x "$bin/ridge-bench" ] || die "--bin: $bin/ridge-bench is not there; build first"
 [[ $part =~ ^(all|a|b)$ ]] || die "--part: $part is none of all, a, b"
 if [ -z "$services" ]; then [[ $device == simulated:* ]] && services=no || services=yes; fi
+[[ $services =~ ^(yes|no)$ ]] || die "--services: $services is none of yes, no"
+needed="ridge-bench"
+if [ "$services" = yes ]; then needed="$needed ridge-worker ridge-router"; fi
+for program in $needed; do [ -x "$bin/$program" ] || die "--bin: $bin/$program is not there; build first"; done
 
 nine="naive cached batched continuous paged chunked fused flash ridge" batched="batched continuous paged chunked fused flash ridge"
 workload="" singles="naive cached" sweeps=$batched least_served=0.9 slow_rate="" slow_requests=""
@@ -57,6 +61,9 @@ esac
 
 common=("--model=$model" "--device=$device" "--source=$root/bench/traces/prompt_source.txt" "--commit=$commit" "--expect_device=$expect_device")
 mkdir -p "$out/done"
+measured="--model $model --device $device --size $size --services $services"
+[ -e "$out/done/of" ] || echo "$measured" >"$out/done/of"
+[ "$(cat "$out/done/of")" = "$measured" ] || die "--out: $out holds a ladder of $(cat "$out/done/of"); take another folder"
 
 # task NAME COMMAND...: runs a command, unless it was run to its end before.
 task() {

@@ -41,6 +41,8 @@ def story(bench, folder):
         expect("== all done" in run(*ladder, "--part", part), f"part {part} ends")
     expect("batches-ridge" not in run(*ladder), "what was measured is not measured again")
     expect("is not there; build first" in run(*ladder, "--bin", folder, code=1), "names missing programs")
+    expect("holds a ladder of" in run(*ladder, "--device", "simulated:a10", code=1), "a folder has one ladder")
+    expect("--services: maybe" in run(*ladder, "--services", "maybe", code=1), "names what is no choice")
     page.write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("parts", "engines", "predictions", "cpu")))
     run(sys.executable, BENCH / "report.py", "predict", out, out)
     run(sys.executable, BENCH / "story.py", page, out, "--cpu", out)
