@@ -159,6 +159,22 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     int end;
     int num_read = 0;
   };
+  // Everything but what a launch writes.
+  AttentionArgs ArgsOf(const Half* q) {
+    const auto [heads, kv_heads, d] = GetParam();
+    AttentionArgs args = {};
+    args.q = q;
+    args.block_tables = tables_.data();
+    args.table_stride = stride_;
+    args.kv = KvLayerOf(pool_.data(), kLayers, kLayer, kv_heads, d);
+    args.num_heads = heads;
+    args.num_kv_heads = kv_heads;
+    args.head_dim = d;
+    args.partials = partials_.data();
+    args.counters = counters_.data();
+    return args;
+  }
+
   std::vector<Half> Run(const std::vector<Part>& parts, Cut cut) {
     const auto [heads, kv_heads, d] = GetParam();
     const size_t row_size = static_cast<size_t>(heads) * d;
@@ -181,17 +197,8 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     DeviceBuffer<int32_t> num_split(std::vector<int32_t>{static_cast<int32_t>(plan.split_items().size())});
     DeviceBuffer<AttentionItem> split(plan.split_items()), prefill(plan.prefill_items());
     DeviceBuffer<unsigned long long> saturations(std::vector<unsigned long long>{0});
-    AttentionArgs args = {};
-    args.q = device_q.data();
+    AttentionArgs args = ArgsOf(device_q.data());
     args.out = out.data();
-    args.block_tables = tables_.data();
-    args.table_stride = stride_;
-    args.kv = KvLayerOf(pool_.data(), kLayers, kLayer, kv_heads, d);
-    args.num_heads = heads;
-    args.num_kv_heads = kv_heads;
-    args.head_dim = d;
-    args.partials = partials_.data();
-    args.counters = counters_.data();
     args.saturations = saturations.data();
     const auto num_prefill = static_cast<int32_t>(plan.prefill_items().size());
     if (chunks) {
@@ -374,16 +381,7 @@ TEST_P(AttentionTest, TheMatmulBehindFoldsChunksToTheSameBits) {
         std::vector<Half>(queries_[s].begin() + first, queries_[s].begin() + first + static_cast<size_t>(k)));
     DeviceBuffer<int32_t> count(std::vector<int32_t>{static_cast<int32_t>(plan.split_items().size())});
     DeviceBuffer<AttentionItem> items(plan.split_items());
-    AttentionArgs args = {};
-    args.q = q.data();
-    args.block_tables = tables_.data();
-    args.table_stride = stride_;
-    args.kv = KvLayerOf(pool_.data(), kLayers, kLayer, kv_heads, d);
-    args.num_heads = heads;
-    args.num_kv_heads = kv_heads;
-    args.head_dim = d;
-    args.partials = partials_.data();
-    args.counters = counters_.data();
+    AttentionArgs args = ArgsOf(q.data());
     args.saturations = saturations.data();
     ASSERT_CUDA_OK(LaunchAttentionChunk(args, {items.data(), count.data()}, 64 * kv_heads, nullptr));
     MatmulArgs unmerged{};
