@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import pathlib
+import re
 import statistics
 import sys
 
@@ -172,6 +173,12 @@ def overhead(root):
                 names = ("pipelined_us", "serialized_us", "submit_us", "sync_us", "launches", "launch_us")
                 found.setdefault(engine, {})[int(cells[0])] = dict(zip(names, map(float, cells[1:])))
     return found
+
+
+def overhead_device(root):
+    """The device of which `overhead` was printed, from the first line that names one; "" where none does."""
+    texts = (path.read_text() for path in sorted(pathlib.Path(root).glob("overhead-*.md")))
+    return next((re.search(r" launches, on (.*): a pass", text)[1] for text in texts if " launches, on " in text), "")
 
 
 def gaps_ms(folder, workload):

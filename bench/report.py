@@ -23,6 +23,7 @@ import ladder_records as records
 
 CLOSED_KEYS = {"ttft_ms": "TTFT, ms", "itl_p50_ms": "ITL p50, ms", "tokens_per_s": "tokens/s"}
 OPEN_KEYS = {"served_per_s": "served/s", "ttft_p50_s": "TTFT p50, s", "itl_p50_ms": "ITL p50, ms"}
+PASS_KEYS = {"pipelined_us": "pipelined, us", "serialized_us": "serialized, us", "launches": "launches"}
 HIT, NEAR = 0.10, 0.25
 
 
@@ -51,18 +52,25 @@ def commit_of(path):
     return run.stdout.strip() or "uncommitted"
 
 
+def keep(path, prediction):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(prediction, indent=1) + "\n")
+    print(path)
+
+
 def predict(simulated, device_root):
-    folders = all_folders(simulated)
-    if not folders:
+    folders, passes = all_folders(simulated), records.overhead(simulated)
+    if not folders and not passes:
         sys.exit(f"{simulated}: no records")
     for name, folder in folders:
-        target = device_root / name
-        target.mkdir(parents=True, exist_ok=True)
         prediction = {"from": records.context(folder)["device_name"], **figures_of(folder)}
         if name.parts[0] == "goodput":
             prediction = {"from": prediction["from"], "goodput_per_s": records.goodput(folder)}
-        (target / "prediction.json").write_text(json.dumps(prediction, indent=1) + "\n")
-        print(target / "prediction.json")
+        keep(device_root / name / "prediction.json", prediction)
+    if passes:
+        expected = {engine: {str(context): {key: figures[key] for key in PASS_KEYS} for context, figures in found.items()}
+                    for engine, found in passes.items()}
+        keep(device_root / "overhead-prediction.json", {"from": records.overhead_device(simulated), "passes": expected})
 
 
 def table(header, rows):
