@@ -39,7 +39,16 @@ def closed(folder):
     for row in read_csv(pathlib.Path(folder) / "runs.csv.gz"):
         if row["is_warmup"] == "False":
             runs.setdefault(row["workload"], {}).setdefault(row["run_index"], []).append(row)
+    for workload, by_index in runs.items():
+        for run_index, rows in by_index.items():
+            refuse_twice(folder, f"run {run_index} of {workload}", {row["batch_id"] for row in rows})
     return {workload: closed_figures(list(by_index.values())) for workload, by_index in runs.items()}
+
+
+def refuse_twice(folder, what, ids):
+    """Two runs with one name would be counted as one; ends the program."""
+    if len(ids) > 1:
+        sys.exit(f"{folder}: {what} is there more than once ({', '.join(sorted(ids))})")
 
 
 def closed_figures(runs):
@@ -85,6 +94,8 @@ def concurrency_passes(folder):
     for row in read_csv(pathlib.Path(folder) / "arrivals.csv.gz"):
         if row["in_flight"] != "0":
             passes.setdefault(int(row["in_flight"]), []).append(row)
+    for count, rows in passes.items():
+        refuse_twice(folder, f"the pass with {count} in flight", {row["sweep_id"] for row in rows})
     return {count: open_figures(rows) for count, rows in sorted(passes.items())}
 
 
@@ -94,6 +105,8 @@ def open_passes(folder):
     for row in read_csv(pathlib.Path(folder) / "arrivals.csv.gz"):
         if row["in_flight"] == "0" and float(row["last_rate"]) == 0:
             passes.setdefault(float(row["rate"]), []).append(row)
+    for rate, rows in passes.items():
+        refuse_twice(folder, f"the pass at {rate:g}/s", {row["sweep_id"] for row in rows})
     found = {rate: open_figures(rows) for rate, rows in sorted(passes.items())}
     for line in read_lines(pathlib.Path(folder) / "passes.jsonl.gz"):
         rate = float(f"{line['rate']:g}")  # as arrivals.csv has it
@@ -111,14 +124,15 @@ def gap_figures(line):
         "gap_worst_ms": 1e3 * line["disturbance_s"]["worst"],
         "gaps_over_150_ms": line["disturbed_over_150_ms"],
         "work": work_of(line["notes"]),
+        "failures": line.get("failures", []),
     }
 
 
 def goodput(folder, ttft_s=0.5, itl_ms=25.0, least_served=0.8):
-    """The highest rate that met the limits, as `ridge-bench --goodput` has it; 0 where there is none."""
-    return max((rate for rate, figures in open_passes(folder).items()
+    """(the highest offered rate that met the limits, as `ridge-bench --goodput` has it, what of it was served); 0 where there is none."""
+    return max(((rate, figures["served_per_s"]) for rate, figures in open_passes(folder).items()
                 if figures["unserved"] == 0 and figures["served_per_s"] >= least_served * rate and figures["ttft_p99_s"] <= ttft_s
-                and figures.get("itl_p99_ms", math.inf) <= itl_ms), default=0.0)
+                and figures.get("itl_p99_ms", math.inf) <= itl_ms), default=(0.0, 0.0))
 
 
 def open_figures(rows):
@@ -205,10 +219,19 @@ def context(folder):
     return None
 
 
+def commits(folder):
+    """The commits at which the records of a folder were measured, in their order."""
+    found = {}
+    for name in ("runs.csv.gz", "arrivals.csv.gz"):
+        found |= dict.fromkeys(row["commit"] or "unknown" for row in read_csv(pathlib.Path(folder) / name))
+    return list(found)
+
+
 def control_roots(root):
     """The folders of the controls and of the goodput search, each with engines in it."""
     root = pathlib.Path(root)
-    controls = sorted(path for path in (root / "controls").iterdir() if path.is_dir()) if (root / "controls").is_dir() else []
+    found = [path for path in (root / "controls").iterdir() if path.is_dir()] if (root / "controls").is_dir() else []
+    controls = sorted(found, key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)])
     return controls + ([root / "goodput"] if (root / "goodput").is_dir() else [])
 
 

@@ -3,7 +3,8 @@
 
 usage: bench/plot.py bench/results/DEVICE [--weights-ms MS] [--published]
 
-Reads the folders of the engines under it and writes figures/*.svg there. --weights-ms draws the floor that the weights and the
+Reads the folders of the engines under it and writes figures/*.svg there, with what `ridge-bench overhead` measured as a floor
+(overhead-*.md). --weights-ms draws the floor that the weights and the
 memory's bandwidth set (`ridge-bench roofline`); --published the series' points beside the measured ones.
 """
 import argparse
@@ -59,7 +60,7 @@ class Figure:
         return self.path
 
 
-def by_prompt(out, engines, weights_ms, published):
+def by_prompt(out, engines, weights_ms, published, floors):
     figure = Figure(out / "prompt-length.svg", ["gap between tokens at batch 1, ms", "time to the first token, ms"])
     for engine, folder in engines:
         runs = {f["label"]: f for f in records.closed(folder).values() if f["batch"] == 1 and f["label"] in PROMPTS}
@@ -71,6 +72,9 @@ def by_prompt(out, engines, weights_ms, published):
         x = [int(label[1:]) for label in points]
         figure.published(0, x, [1e3 / point["decode_tps"] for point in points.values()], engine)
         figure.published(1, x, [point["ttft_ms"] for point in points.values()], engine)
+    for engine, contexts in floors.items():
+        figure.line(0, list(contexts), [cost["pipelined_us"] / 1e3 for cost in contexts.values()], engine, label=f"{engine}: a pass over one token",
+                    linestyle="-.", marker="", linewidth=1)
     for axis in figure.axes:
         axis.set(xscale="log", yscale="log", xlabel="prompt, tokens")
         if weights_ms:
@@ -170,7 +174,7 @@ def draw(root, weights_ms=None, published=None):
     out.mkdir(exist_ok=True)
     engines = records.engine_folders(root)
     published = published or {}
-    figures = [by_prompt(out, engines, weights_ms, published), by_batch(out, engines), by_rate(out, engines, published),
+    figures = [by_prompt(out, engines, weights_ms, published, records.overhead(root)), by_batch(out, engines), by_rate(out, engines, published),
                gap_distribution(out, engines), step_budget(out, engines, weights_ms), whole_ladder(out, engines)]
     return [path for path in figures if path is not None]
 

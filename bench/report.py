@@ -65,7 +65,7 @@ def predict(simulated, device_root):
     for name, folder in folders:
         prediction = {"from": records.context(folder)["device_name"], **figures_of(folder)}
         if name.parts[0] == "goodput":
-            prediction = {"from": prediction["from"], "goodput_per_s": records.goodput(folder)}
+            prediction = {"from": prediction["from"], "goodput_per_s": records.goodput(folder)[0]}
         keep(device_root / name / "prediction.json", prediction)
     if passes:
         expected = {engine: {str(context): {key: figures[key] for key in PASS_KEYS} for context, figures in found.items()}
@@ -108,18 +108,35 @@ def parity_line(folder):
     return f"{same:,} of {compared:,} sequences have the tokens that {records.ENGINES[0]} gave, warm-ups among them."
 
 
+def prediction_of(folder):
+    """What the cost model expected of an engine's records, by kind and name; empty where nothing was predicted."""
+    path = folder / "prediction.json"
+    return {"closed": {}, "open": {}} | (json.loads(path.read_text()) if path.exists() else {})
+
+
+def commits_line(folder):
+    """Which commit holds the prediction and which ones the records, so that a reader sees which came first; None without a prediction."""
+    path = folder / "prediction.json"
+    if not path.exists():
+        return None
+    held = [folder / name for name in ("runs.csv.gz", "arrivals.csv.gz") if (folder / name).exists()]
+    return (f"Predicted by the cost model of \"{prediction_of(folder)['from']}\" in commit {commit_of(path)}; records in commit "
+            f"{', '.join(sorted({commit_of(file) for file in held}))}.")
+
+
+def failures_lines(passes):
+    """What became of unserved requests, a line a rate."""
+    return [f"At {rate:g}/s unserved: " + ", ".join(f"{failure['count']} {failure['end']}" + (f" (first: {failure['first_error']})" if failure["first_error"] else "")
+                                                   for failure in figures["failures"]) + "." for rate, figures in passes.items() if figures.get("failures")]
+
+
 def engine_page(engine, folder):
     context = records.context(folder)
     closed, passes = records.closed(folder), records.open_passes(folder)
-    path = folder / "prediction.json"
-    prediction = json.loads(path.read_text()) if path.exists() else {"closed": {}, "open": {}}
+    prediction = prediction_of(folder)
     parts = [f"# {engine} on {context['device_name']}",
-             f"{context['model']}, {context['dtype']}; Ridge {context['ridge_version']}, measured at commit {context['commit'] or 'unknown'}; "
-             f"parameters `{context['engine_params']}`."]
-    if path.exists():
-        held = [folder / name for name in ("runs.csv.gz", "arrivals.csv.gz") if (folder / name).exists()]
-        parts.append(f"Predicted by the cost model of \"{prediction['from']}\" in commit {commit_of(path)}; records in commit "
-                     f"{', '.join(sorted({commit_of(file) for file in held}))}.")
+             f"{context['model']}, {context['dtype']}; Ridge {context['ridge_version']}, measured at commit {', '.join(records.commits(folder))}; "
+             f"parameters `{context['engine_params']}`.", commits_line(folder)]
     if closed:
         rows = [[name, str(figures["batch"]), str(figures["runs"]), *compared(CLOSED_KEYS, figures, prediction["closed"].get(name)),
                  f"{figures['itl_p95_ms']:.4g}", f"{figures['peak_gib']:.2f}", "yes" if figures["deterministic"] else "NO"]
@@ -128,7 +145,7 @@ def engine_page(engine, folder):
     if passes:
         rows = [[f"{rate:g}", *compared(OPEN_KEYS, figures, prediction["open"].get(f"{rate:g}")), f"{figures['ttft_p99_s']:.4g}",
                  f"{figures['queue_p50_s']:.4g}", f"{figures['tokens_per_s']:.4g}", str(figures["unserved"])] for rate, figures in passes.items()]
-        parts += ["## Requests that arrive over time", table(header_of(["offered/s"], OPEN_KEYS) + ["TTFT p99, s", "queue p50, s", "tokens/s", "unserved"], rows)]
+        parts += ["## Requests that arrive over time", table(header_of(["offered/s"], OPEN_KEYS) + ["TTFT p99, s", "queue p50, s", "tokens/s", "unserved"], rows), *failures_lines(passes)]
     in_flight = records.concurrency_passes(folder)
     if in_flight:
         rows = [[str(count), f"{figures['served_per_s']:.3f}", f"{figures['ttft_p50_s']:.4g}", f"{figures['ttft_p99_s']:.4g}", figure(figures["tokens_per_s"]),
@@ -185,30 +202,50 @@ def ladder_page(root, folders):
 
 def controls_tables(root):
     """Closed and open runs of the controls, and what the goodput search found."""
-    closed, passes, goodput = [], [], []
+    closed, passes, goodput, lines = [], [], [], {}
     for part in records.control_roots(root):
         for engine, folder in records.engine_folders(part):
+            lines.setdefault(commits_line(folder), []).append(f"{part.name}/{engine}")
+            prediction = prediction_of(folder)
             if part.name == "goodput":
-                goodput.append([engine, f"{records.goodput(folder):.1f}"])
+                rate, served = records.goodput(folder)
+                expected = prediction.get("goodput_per_s")
+                goodput.append([engine, f"{rate:.1f}", f"{expected:.1f} {grade(expected, rate)}" if expected else "", f"{served:.1f}"])
                 continue
             for name, figures in records.closed(folder).items():
-                closed.append([part.name, engine, name, f"{figures['total_s']:.2f}", f"{figures['tokens_per_s']:.0f}", f"{figures['ttft_ms']:.0f}"])
+                closed.append([part.name, engine, name, f"{figures['total_s']:.2f}", *compared(CLOSED_KEYS, figures, prediction["closed"].get(name))])
             for rate, figures in records.open_passes(folder).items():
-                passes.append([part.name, engine, f"{rate:g}", f"{figures['served_per_s']:.2f}", f"{figures['ttft_p50_s'] * 1e3:.1f}",
+                passes.append([part.name, engine, f"{rate:g}", *compared(OPEN_KEYS, figures, prediction["open"].get(f"{rate:g}")),
                                f"{figures.get('itl_p99_ms', 0):.2f}", f"{figures.get('gap_worst_ms', 0):.1f}"])
-    parts = []
+    parts = [f"{', '.join(names)}: {line[0].lower()}{line[1:]}" for line, names in lines.items() if line]
     if closed:
-        parts.append(table(["control", "engine", "workload", "seconds", "tokens/s", "TTFT p50, ms"], closed))
+        parts.append(table(header_of(["control", "engine", "workload", "seconds"], CLOSED_KEYS), closed))
     if passes:
-        parts.append(table(["control", "engine", "offered/s", "served/s", "TTFT p50, ms", "ITL p99, ms", "worst gap, ms"], passes))
+        parts.append(table(header_of(["control", "engine", "offered/s"], OPEN_KEYS) + ["ITL p99, ms", "worst gap, ms"], passes))
     if goodput:
-        parts.append("Goodput (p99 TTFT <= 500 ms, p99 ITL <= 25 ms), requests/s:\n\n" + table(["engine", "goodput"], goodput))
+        parts.append("Goodput (p99 TTFT <= 500 ms, p99 ITL <= 25 ms), requests/s:\n\n" + table(["engine", "offered", "predicted", "served of it"], goodput))
     return ["## Controls", *parts] if parts else []
 
 
+def overhead_grades(root):
+    """(engine, context, figures, predicted ones) of each pass over one token that was predicted."""
+    path = root / "overhead-prediction.json"
+    expected = json.loads(path.read_text())["passes"] if path.exists() else {}
+    return [(engine, context, figures, expected[engine][str(context)]) for engine, found in records.overhead(root).items()
+            for context, figures in found.items() if str(context) in expected.get(engine, {})]
+
+
 def overhead_parts(root):
-    printed = [path.read_text().strip() for path in sorted(root.glob("overhead-*.md"))]
-    return ["## What a pass over one token costs", *(re.sub(r"\n(?=[^|\n])", "\n\n", re.sub(r"(?<=us)\n", "\n\n", text)) for text in printed)] if printed else []
+    files = sorted(root.glob("overhead-*.md"))
+    printed = [path.read_text().strip() for path in files]
+    parts = [re.sub(r"\n(?=[^|\n])", "\n\n", re.sub(r"(?<=us)\n", "\n\n", text)) for text in printed]
+    rows = [[engine, str(context), *compared(PASS_KEYS, figures, predicted)] for engine, context, figures, predicted in overhead_grades(root)]
+    if rows:
+        path = root / "overhead-prediction.json"
+        parts.append(f"Predicted by the cost model of \"{json.loads(path.read_text())['from']}\" in commit {commit_of(path)}; records in commit "
+                     f"{', '.join(sorted({commit_of(file) for file in files}))}.")
+        parts.append(table(header_of(["engine", "context"], PASS_KEYS), rows))
+    return ["## What a pass over one token costs", *parts] if parts else []
 
 
 def golden(file, folder):

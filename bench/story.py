@@ -13,7 +13,7 @@ import re
 import sys
 
 import ladder_records as records
-from report import CLOSED_KEYS, OPEN_KEYS, all_folders, figures_of, grade, table
+from report import CLOSED_KEYS, OPEN_KEYS, all_folders, figures_of, grade, overhead_grades, table
 
 MISSING = ("not measured", "")
 
@@ -156,16 +156,15 @@ def goodput(ladder):
     found = {}
     for engine in ("flash", "ridge"):
         rates = records.open_passes(ladder.root / "goodput" / engine)
-        met = records.goodput(ladder.root / "goodput" / engine)
-        missed = min(rate for rate in rates if rate > met)
-        found[engine] = met, missed
-    words = ", ".join(f"{engine} {met:.1f} (missed at {missed:.1f})" for engine, (met, missed) in found.items())
+        met, served = records.goodput(ladder.root / "goodput" / engine)
+        found[engine] = met, served, min(rate for rate in rates if rate > met)
+    words = ", ".join(f"{engine} {met:.1f} ({served:.1f} served; missed at {missed:.1f})" for engine, (met, served, missed) in found.items())
     times = found["ridge"][0] / found["flash"][0]
-    return f"{words} requests/s, {times:.2f} x (bar: 1.2)", holds(times >= 1.2, times >= 1)
+    return f"offered {words} requests/s, {times:.2f} x (bar: 1.2)", holds(times >= 1.2, times >= 1)
 
 
 def same_tokens(ladder):
-    pairs = [records.parity(folder, ladder.folders["naive"]) for engine, folder in ladder.folders.items() if engine in records.ENGINES]
+    pairs = [records.parity(folder, ladder.folders["naive"]) for name, folder in all_folders(ladder.root) if name.name in records.ENGINES]
     same, compared = (sum(pair[i] for pair in pairs) for i in (0, 1))
     return f"{same:,} of {compared:,} sequences, warm-ups too", holds(same == compared)
 
@@ -229,6 +228,10 @@ def grades_of(folder, predicted):
             if name in predicted.get(kind, {}) for key in (CLOSED_KEYS if kind == "closed" else OPEN_KEYS)]
 
 
+def counts(grades):
+    return [str(grades.count(kind)) for kind in ("hit", "near", "miss")]
+
+
 def predictions_table(ladder):
     rows = []
     for name, folder in all_folders(ladder.root):
@@ -237,10 +240,13 @@ def predictions_table(ladder):
             continue
         predicted = json.loads(path.read_text())
         if "goodput_per_s" in predicted:
-            grades = [grade(predicted["goodput_per_s"], records.goodput(folder))]
+            grades = [grade(predicted["goodput_per_s"], records.goodput(folder)[0])]
         else:
             grades = grades_of(folder, predicted)
-        rows.append([str(name), *(str(grades.count(kind)) for kind in ("hit", "near", "miss"))])
+        rows.append([str(name), *counts(grades)])
+    passes = [grade(predicted[key], figures[key]) for _, _, figures, predicted in overhead_grades(ladder.root) for key in predicted]
+    if passes:
+        rows.append(["a pass over one token", *counts(passes)])
     return table(["records", "within 10 %", "within 25 %", "missed"], rows)
 
 
