@@ -143,7 +143,7 @@ def open_figures(rows):
     ttft = [float(row["ttft_s"]) for row in served]
     return {
         "requests": len(rows),
-        "unserved": len(rows) - len(served),
+        "unserved": sum(not row["latency_s"] and row["end"] != "cancelled" for row in rows),
         "served_per_s": len(served) / span if span > 0 else 0.0,
         "tokens_per_s": sum(int(row["completion_tokens"]) for row in served) / span if span > 0 else 0.0,
         "queue_p50_s": percentile(queue, 50) if queue else 0.0,

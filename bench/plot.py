@@ -53,7 +53,7 @@ class Figure:
             return None
         for axis in self.axes:
             if axis.get_legend_handles_labels()[0]:
-                axis.legend(fontsize=7)
+                axis.legend(fontsize=6, ncol=2, framealpha=0.6)
         self.figure.tight_layout()
         self.figure.savefig(self.path, metadata={"Date": None})
         plt.close(self.figure)

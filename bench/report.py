@@ -96,7 +96,7 @@ def header_of(first, keys):
 
 def size_key(name):
     prompt, _, size = name.partition("-x")
-    return (prompt, int(size)) if prompt == "mixed" else (f"{int(prompt[1:]):08}", int(size))
+    return (prompt, int(size)) if prompt.startswith("mixed") else (f"{int(prompt[1:]):08}", int(size))
 
 
 def parity_line(folder):

@@ -32,11 +32,7 @@ absl::Status SetContext(int32_t longest, LadderConfig* config) {
 }
 
 std::string ParamsOf(const LadderConfig& config, const EngineHost& host) {
-  nlohmann::ordered_json params{{"max_batch", config.host.max_batch},
-                                {"step_tokens", host.step_tokens()},
-                                {"chunk_tokens", config.host.chunk_tokens},
-                                {"max_context", config.host.max_context},
-                                {"kv_blocks", host.num_blocks()}};
+  nlohmann::ordered_json params = nlohmann::ordered_json::object();
   const worker::PolicyNames& choices = config.choices;
   const std::pair<const char*, const std::string*> names[] = {{"memory", &choices.memory},
                                                               {"admission", &choices.admission},
@@ -48,6 +44,14 @@ std::string ParamsOf(const LadderConfig& config, const EngineHost& host) {
   for (const auto& [name, value] : names) {
     if (!value->empty()) params[name] = *value;
   }
+  if (config.host.threads > 0) params["threads"] = config.host.threads;
+  if (config.host.kv_cache_bytes > 0) params["kv_cache_bytes"] = config.host.kv_cache_bytes;
+  // Those that follow from others come last.
+  params.update({{"max_batch", config.host.max_batch},
+                 {"chunk_tokens", config.host.chunk_tokens},
+                 {"max_context", config.host.max_context},
+                 {"step_tokens", host.step_tokens()},
+                 {"kv_blocks", host.num_blocks()}});
   return params.dump();
 }
 

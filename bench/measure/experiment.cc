@@ -82,20 +82,29 @@ void CancelSome(const PassOptions& options, std::vector<TargetRequest>& requests
   }
 }
 
+// How a pass's requests come.
+std::string Offered(const PassOptions& options) {
+  if (options.in_flight > 0) return absl::StrFormat("%d in flight", options.in_flight);
+  if (options.rate == 0) return "at its own times";
+  if (options.last_rate > 0) return absl::StrFormat("%g to %g/s", options.rate, options.last_rate);
+  return absl::StrFormat("%g/s", options.rate);
+}
+
 std::string PassLine(const PassOptions& options, const OpenSummary& summary) {
-  const std::string offered = options.in_flight > 0 ? absl::StrFormat("%d in flight", options.in_flight)
-                              : options.rate == 0   ? std::string("at its own times")
-                              : options.last_rate > 0
-                                  ? absl::StrFormat("%g to %g/s", options.rate, options.last_rate)
-                                  : absl::StrFormat("%g/s", options.rate);
-  return absl::StrFormat(
+  std::string line = absl::StrFormat(
       "%s: served %.3f/s, %.1f tokens/s, TTFT p50 %.3f p99 %.3f s, queue p50 %.3f s, ITL p50 %.2f p99 %.2f "
       "ms, disturbed gaps "
       "p50 %.1f worst %.1f ms, %d over 150 ms; %d cancelled, %d unserved, %d late",
-      offered, summary.served_rate, summary.tokens_per_second, summary.ttft_s.p50, summary.ttft_s.p99,
-      summary.queue_s.p50, summary.itl_s.p50 * 1e3, summary.itl_s.p99 * 1e3, summary.disturbance_s.p50 * 1e3,
-      summary.disturbance_s.worst * 1e3, summary.disturbed_over_150_ms, summary.cancelled, summary.unserved,
-      summary.late);
+      Offered(options), summary.served_rate, summary.tokens_per_second, summary.ttft_s.p50,
+      summary.ttft_s.p99, summary.queue_s.p50, summary.itl_s.p50 * 1e3, summary.itl_s.p99 * 1e3,
+      summary.disturbance_s.p50 * 1e3, summary.disturbance_s.worst * 1e3, summary.disturbed_over_150_ms,
+      summary.cancelled, summary.unserved, summary.late);
+  if (summary.unserved > 0) absl::StrAppend(&line, "; unserved: ", FailureText(summary));
+  if (summary.shared_message_tokens > 0) {
+    absl::StrAppend(&line, "; ", summary.shared_message_tokens,
+                    " tokens came in one message with the one before, a gap of 0");
+  }
+  return line;
 }
 
 // One line of a run: its median sequence and the batch as a whole.
@@ -146,6 +155,17 @@ std::vector<ArrivalRecord> ToArrivals(const Subject& subject, const PassOptions&
   return records;
 }
 
+// What a pass depends on beside its rate and the engine, by flag.
+nlohmann::ordered_json SettingsOf(const PassOptions& options) {
+  return {{"requests", options.workload.items.size()},  {"draw_seed", options.seed},
+          {"workload", options.workload.origin},        {"burstiness", options.burstiness},
+          {"cancelled_share", options.cancelled_share}, {"stop_above", options.stop_above}};
+}
+
+nlohmann::ordered_json SettingsOf(const Workload& workload) {
+  return {{"new_tokens", workload.items.front().max_tokens}};
+}
+
 // Whether a run that is not recorded yet is to be made.
 bool IsDue(const RecordFiles& records, const ClosedOptions& options, const Workload& workload,
            int run_index) {
@@ -185,6 +205,14 @@ absl::Status RunClosed(const Subject& subject, const ClosedOptions& options) {
   const int count = static_cast<int>(options.workloads.size()) * per_workload;
   int done = 0, skipped = 0;
   for (const Workload& workload : options.workloads) {
+    const absl::Status status = subject.records->CheckRuns(workload.name, SettingsOf(workload));
+    if (!status.ok()) return status;
+  }
+  for (const Workload& workload : options.workloads) {
+    if (const int there = subject.records->RunsOf(workload.name); there > 0) {
+      *subject.progress << workload.name << ": " << there << " runs are on record and are not made again"
+                        << std::endl;
+    }
     absl::StatusOr<std::vector<TargetRequest>> requests = ToRequests(workload, subject.prompts);
     if (!requests.ok()) return requests.status();
     for (int run_index = -options.warmups; run_index < options.runs; ++run_index, ++done) {
@@ -199,7 +227,8 @@ absl::Status RunClosed(const Subject& subject, const ClosedOptions& options) {
       if (absl::Status failure = FirstFailure(*results); !failure.ok()) return failure;
       const std::vector<RunRecord> records =
           ToRecords(subject, workload, run_index, ts_utc, *requests, *std::move(results));
-      if (absl::Status status = subject.records->AddRun(records); !status.ok()) return status;
+      if (absl::Status status = subject.records->AddRun(records, SettingsOf(workload)); !status.ok())
+        return status;
       const int measured = done + 1 - skipped;
       const absl::Duration left = (absl::Now() - begin) / measured * (count - done - 1);
       *subject.progress << absl::StrFormat("[%d/%d, about %s left] %s", done + 1, count,
@@ -212,7 +241,18 @@ absl::Status RunClosed(const Subject& subject, const ClosedOptions& options) {
 }
 
 absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const PassOptions& options) {
-  if (subject.records->HasPass(options.rate, options.last_rate, options.in_flight)) return std::nullopt;
+  const nlohmann::ordered_json settings = SettingsOf(options);
+  if (subject.records->HasPass(options.rate, options.last_rate, options.in_flight)) {
+    const absl::Status status =
+        subject.records->CheckPass(options.rate, options.last_rate, options.in_flight, settings);
+    if (!status.ok()) return status;
+    *subject.progress << Offered(options) << ": on record, not measured again: "
+                      << absl::StrFormat(
+                             "served %.3f/s",
+                             subject.records->ServedRate(options.rate, options.last_rate, options.in_flight))
+                      << std::endl;
+    return std::nullopt;
+  }
   Workload workload = options.workload;
   if (options.rate > 0) {
     const double last_rate = options.last_rate > 0 ? options.last_rate : options.rate;
@@ -237,10 +277,14 @@ absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const
                                            " requests were sent more than ", kLateSeconds * 1e3,
                                            " ms late: the run measured its client and is not recorded"));
   }
+  if (summary.served == 0 && summary.unserved > 0) {
+    return absl::AbortedError(absl::StrCat("none of ", results->size(), " requests was served: ",
+                                           FailureText(summary), ": the pass is not recorded"));
+  }
   nlohmann::ordered_json figures = ToJson(summary);
   figures["notes"] = subject.work ? subject.work() : "";
   absl::Status status =
-      subject.records->AddPass(ToArrivals(subject, options, workload, summary, *results), figures);
+      subject.records->AddPass(ToArrivals(subject, options, workload, summary, *results), settings, figures);
   if (!status.ok()) return status;
   return summary;
 }
@@ -272,20 +316,27 @@ bool Meets(const OpenSummary& summary, double rate, const GoodputLimits& limits)
          summary.ttft_s.p99 <= limits.ttft_p99_s && summary.itl_s.p99 <= limits.itl_p99_s;
 }
 
-absl::StatusOr<double> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
-                                     const GoodputLimits& limits) {
-  double met = 0, missed = 0, rate = first_rate;
+absl::StatusOr<Goodput> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
+                                      const GoodputLimits& limits) {
+  Goodput found;
+  double& met = found.offered_rate;
+  double missed = 0, rate = first_rate;
   while (missed == 0 || missed > kGoodputPrecision * met) {
     options.rate = rate;
     const absl::StatusOr<std::optional<OpenSummary>> summary = RunPass(subject, options);
     if (!summary.ok()) return summary.status();
     if (!summary->has_value())
-      return absl::FailedPreconditionError("a search needs a folder without its records");
-    (Meets(**summary, rate, limits) ? met : missed) = rate;
-    if (missed > 0 && missed <= first_rate / kLeastOfFirstRate) return 0;
+      return absl::FailedPreconditionError(
+          "--out: a search needs a folder without its records; take another one");
+    if (Meets(**summary, rate, limits)) {
+      found = {rate, (*summary)->served_rate};
+    } else {
+      missed = rate;
+    }
+    if (missed > 0 && missed <= first_rate / kLeastOfFirstRate) return Goodput{};
     rate = missed == 0 ? 2 * met : met == 0 ? missed / 2 : std::sqrt(met * missed);
   }
-  return met;
+  return found;
 }
 
 }  // namespace ridge::bench

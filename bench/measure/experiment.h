@@ -41,6 +41,8 @@ struct ClosedOptions {
   // Larger workloads have no warm-ups: those before them were enough. 0: all have.
   int32_t largest_warmed = 0;
 };
+// Runs of a workload that are on record are kept, and so named in the progress; with other settings than this
+// program's they are refused (RecordFiles::CheckRuns), as passes are.
 absl::Status RunClosed(const Subject& subject, const ClosedOptions& options);
 
 // One pass over a workload, and how its requests come.
@@ -57,8 +59,8 @@ struct PassOptions {
 };
 
 // Records the pass and says what came of it, on one line of progress. An open pass with late requests
-// measured its client: ABORTED, and nothing is recorded. Where the pass is on record already, nothing is run:
-// nullopt.
+// measured its client, and one that served nothing measured nothing: ABORTED, and nothing is recorded. Where
+// the pass is on record already, nothing is run: nullopt.
 absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const PassOptions& options);
 
 // A pass at each rate, ascending. Ends after the first one at which less than `least_served_share` of the
@@ -79,11 +81,18 @@ struct GoodputLimits {
 };
 bool Meets(const OpenSummary& summary, double rate, const GoodputLimits& limits);
 
+// Requests a second: what was offered, and what of it was served within the pass. A short pass serves less
+// than is offered, since its last requests' own time counts.
+struct Goodput {
+  double offered_rate = 0;
+  double served_rate = 0;
+};
+
 // The highest rate that meets the limits with every request served: doubles from `first_rate` (or halves it,
 // where that is too much), then halves the interval until it is within 5 %. 0 where a 32nd of the first rate
 // does not meet them. A search needs a folder without its records.
-absl::StatusOr<double> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
-                                     const GoodputLimits& limits);
+absl::StatusOr<Goodput> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
+                                      const GoodputLimits& limits);
 
 // The requests of a workload, with their prompts.
 absl::StatusOr<std::vector<TargetRequest>> ToRequests(const Workload& workload, Prompts* prompts);

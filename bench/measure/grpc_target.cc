@@ -94,6 +94,7 @@ class Stream final : public grpc::ClientReadReactor<v1::GenerateResponse> {
     if (!ok) return;  // OnDone says why
     const double now_s = NowSeconds();
     for (const v1::ChoiceTokens& choice : message_.choices()) {
+      result_->shared_message_tokens += std::max(0, choice.tokens_size() - 1);
       for (const v1::Token& token : choice.tokens()) {
         result_->token_s.push_back(now_s);
         result_->ids.push_back(token.id());

@@ -140,11 +140,13 @@ absl::StatusOr<PassFlags> PassFlagsFromFlags() {
 
 absl::Status RunPasses(const Subject& subject, const PassFlags& flags) {
   if (flags.search_goodput) {
-    const absl::StatusOr<double> rate = SearchGoodput(subject, flags.pass, flags.first_rate, flags.limits);
-    if (!rate.ok()) return rate.status();
+    const absl::StatusOr<Goodput> found = SearchGoodput(subject, flags.pass, flags.first_rate, flags.limits);
+    if (!found.ok()) return found.status();
     *subject.progress << absl::StrFormat(
-                             "goodput: %.2f requests/s with p99 TTFT <= %g ms and p99 ITL <= %g ms", *rate,
-                             flags.limits.ttft_p99_s * 1e3, flags.limits.itl_p99_s * 1e3)
+                             "goodput: %.2f requests/s offered, %.2f served, with p99 TTFT <= %g ms and p99 "
+                             "ITL <= %g ms",
+                             found->offered_rate, found->served_rate, flags.limits.ttft_p99_s * 1e3,
+                             flags.limits.itl_p99_s * 1e3)
                       << std::endl;
     return absl::OkStatus();
   }

@@ -1,7 +1,9 @@
 #include "bench/measure/summary.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "bench/records/latency.h"
 #include "nlohmann/json.hpp"
 
@@ -42,6 +44,16 @@ bool Meets(const std::vector<Interval>& intervals, double begin, double end) {
   return after != intervals.end() && after->begin < end;
 }
 
+void CountFailure(const TargetResult& result, std::vector<Failure>& failures) {
+  const auto found = std::find_if(failures.begin(), failures.end(),
+                                  [&](const Failure& failure) { return failure.end == result.end; });
+  if (found == failures.end()) {
+    failures.push_back({result.end, 1, result.error});
+  } else {
+    ++found->count;
+  }
+}
+
 nlohmann::ordered_json SpreadJson(const Spread& spread) {
   return {{"p50", spread.p50}, {"p95", spread.p95}, {"p99", spread.p99}, {"worst", spread.worst}};
 }
@@ -66,10 +78,12 @@ OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const
     summary.late += result.sent_s > arrival_s + kLateSeconds;
     if (!result.served()) {
       ++(result.end == "cancelled" ? summary.cancelled : summary.unserved);
+      if (result.end != "cancelled") CountFailure(result, summary.failures);
       continue;
     }
     ++summary.served;
     tokens += static_cast<int64_t>(result.ids.size());
+    summary.shared_message_tokens += result.shared_message_tokens;
     last_end_s = std::max(last_end_s, result.end_s);
     if (result.start_s >= 0) queue.push_back(result.start_s - arrival_s);
     if (!result.token_s.empty()) ttft.push_back(result.token_s.front() - arrival_s);
@@ -79,6 +93,8 @@ OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const
       if (Meets(prefills, begin, end)) disturbed.push_back(end - begin);
     }
   }
+  std::stable_sort(summary.failures.begin(), summary.failures.end(),
+                   [](const Failure& a, const Failure& b) { return a.count > b.count; });
   const double span_s = requests.empty() ? 0 : last_end_s - requests.front().arrival_s;
   if (span_s > 0) {
     summary.served_rate = summary.served / span_s;
@@ -93,13 +109,28 @@ OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const
   return summary;
 }
 
+std::string FailureText(const OpenSummary& summary) {
+  std::string text;
+  for (const Failure& failure : summary.failures) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", failure.count, " ", failure.end,
+                    failure.error.empty() ? "" : absl::StrCat(" (first: ", failure.error, ")"));
+  }
+  return text;
+}
+
 nlohmann::ordered_json ToJson(const OpenSummary& summary) {
+  nlohmann::ordered_json failures = nlohmann::ordered_json::array();
+  for (const Failure& failure : summary.failures) {
+    failures.push_back({{"end", failure.end}, {"count", failure.count}, {"first_error", failure.error}});
+  }
   return {{"served", summary.served},
           {"cancelled", summary.cancelled},
           {"unserved", summary.unserved},
+          {"failures", std::move(failures)},
           {"late", summary.late},
           {"served_per_s", summary.served_rate},
           {"tokens_per_s", summary.tokens_per_second},
+          {"shared_message_tokens", summary.shared_message_tokens},
           {"queue_s", SpreadJson(summary.queue_s)},
           {"ttft_s", SpreadJson(summary.ttft_s)},
           {"itl_s", SpreadJson(summary.itl_s)},

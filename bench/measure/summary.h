@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -16,16 +17,25 @@ struct Spread {
 };
 Spread SpreadOf(std::vector<double> values);
 
+// Requests that ended in the same way without being served.
+struct Failure {
+  std::string end;  // as in TargetResult: the name of an error's code, or "unsent"
+  int32_t count = 0;
+  std::string error;  // what the first of them said
+};
+
 struct OpenSummary {
   int32_t served = 0;
-  int32_t cancelled = 0;         // their clients left, as they were told to
-  int32_t unserved = 0;          // ended otherwise, or were never sent
-  int32_t late = 0;              // sent later than scheduled by more than kLateSeconds
-  double served_rate = 0;        // served requests / (first arrival to the last one's end)
-  double tokens_per_second = 0;  // generated tokens over the same time
-  Spread queue_s;                // from the scheduled arrival to the first step that worked on it
-  Spread ttft_s;                 // from the scheduled arrival to the first token
-  Spread itl_s;                  // gaps between consecutive tokens, over all requests
+  int32_t cancelled = 0;              // their clients left, as they were told to
+  int32_t unserved = 0;               // ended otherwise, or were never sent: `failures` says how
+  std::vector<Failure> failures;      // the most frequent first
+  int32_t late = 0;                   // sent later than scheduled by more than kLateSeconds
+  double served_rate = 0;             // served requests / (first arrival to the last one's end)
+  double tokens_per_second = 0;       // generated tokens over the same time
+  int32_t shared_message_tokens = 0;  // that came in one message with the token before: a gap of 0
+  Spread queue_s;                     // from the scheduled arrival to the first step that worked on it
+  Spread ttft_s;                      // from the scheduled arrival to the first token
+  Spread itl_s;                       // gaps between consecutive tokens, over all requests
   // Gaps between the tokens of running requests in which another request's prompt was worked on.
   Spread disturbance_s;
   int32_t disturbed_over_150_ms = 0;
@@ -33,6 +43,9 @@ struct OpenSummary {
 
 // `requests` and `results` belong together, in the order of arrival.
 OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const TargetResult> results);
+
+// "398 UNAVAILABLE (first: connection refused), 2 unsent"; empty where none failed.
+std::string FailureText(const OpenSummary& summary);
 
 // By name, as passes.jsonl has it.
 nlohmann::ordered_json ToJson(const OpenSummary& summary);

@@ -29,7 +29,8 @@ struct TargetResult {
   std::vector<double> token_s;
   std::vector<int32_t> ids;
   std::string text;
-  int32_t cached_tokens = 0;  // of the prompt, from a prefix cache
+  int32_t cached_tokens = 0;          // of the prompt, from a prefix cache
+  int32_t shared_message_tokens = 0;  // came in one message with the token before
   std::string end;    // "length", "stop", "context", "cancelled", "unsent", or the name of an error's code
   std::string error;  // what an error said
 

@@ -17,7 +17,7 @@ std::string Seconds(double value) {
 }
 
 Columns ColumnsOf(const RunContext& context, const ArrivalRecord& record) {
-  const bool served = record.completion_tokens > 0;
+  const bool answered = record.completion_tokens > 0;
   const bool started = record.start_s >= 0;
   return {{"schema", absl::StrCat(kRecordSchema)},
           {"bench_id", context.bench_id},
@@ -45,8 +45,8 @@ Columns ColumnsOf(const RunContext& context, const ArrivalRecord& record) {
           {"arrival_s", Seconds(record.arrival_s)},
           {"start_s", started ? Seconds(record.start_s) : ""},
           {"queue_s", started ? Seconds(record.start_s - record.arrival_s) : ""},
-          {"ttft_s", served ? Seconds(record.first_token_s - record.arrival_s) : ""},
-          {"latency_s", served ? Seconds(record.end_s - record.arrival_s) : ""},
+          {"ttft_s", answered ? Seconds(record.first_token_s - record.arrival_s) : ""},
+          {"latency_s", record.served() ? Seconds(record.end_s - record.arrival_s) : ""},
           {"end", record.end}};
 }
 

@@ -28,10 +28,12 @@ struct ArrivalRecord {
   double first_token_s = 0;
   double end_s = 0;
   std::string end;  // "length", "stop", ... or the name of an error's code
+
+  bool served() const { return end == "length" || end == "stop" || end == "context"; }
 };
 
 std::string ArrivalCsvHeader();
-// TTFT, queue and latency count from the scheduled arrival.
+// TTFT, queue and latency count from the scheduled arrival; only what was served has a latency.
 std::string ArrivalCsvLine(const RunContext& context, const ArrivalRecord& record);
 
 }  // namespace ridge::bench

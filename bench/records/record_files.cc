@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "bench/records/csv.h"
 #include "bench/records/gzip_file.h"
 #include "nlohmann/json.hpp"
@@ -28,6 +29,54 @@ constexpr char kPassLines[] = "passes.jsonl.gz";
 
 std::string PassKey(const std::string& rate, const std::string& last_rate, const std::string& in_flight) {
   return absl::StrCat(rate, " ", last_rate, " ", in_flight);
+}
+
+std::string PassKey(double rate, double last_rate, int32_t in_flight) {
+  return PassKey(absl::StrCat(rate), absl::StrCat(last_rate), absl::StrCat(in_flight));
+}
+
+using nlohmann::ordered_json;
+
+// A JSON object; empty where the text is none, as the parameters of a peer may be.
+ordered_json ObjectOf(const std::string& text) {
+  ordered_json object = ordered_json::parse(text, nullptr, false);
+  return object.is_object() ? object : ordered_json::object();
+}
+
+std::string SettingText(const ordered_json& settings, const std::string& flag) {
+  return settings.contains(flag) ? settings[flag].dump() : "the default";
+}
+
+absl::Status CheckSetting(const std::string& what, const std::string& flag, const ordered_json& there,
+                          const ordered_json& here) {
+  const bool equal =
+      there.contains(flag) == here.contains(flag) && (!here.contains(flag) || there[flag] == here[flag]);
+  if (equal) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("--", flag, ": ", what, " was measured with ",
+                                                    SettingText(there, flag), ", this run has ",
+                                                    SettingText(here, flag), "; take another --out"));
+}
+
+// Files of older versions do not have every setting of a workload.
+absl::Status CheckWorkload(const std::string& what, const std::string& there, const ordered_json& here) {
+  const ordered_json recorded = ObjectOf(there);
+  absl::Status status;
+  for (const auto& [flag, value] : here.items()) {
+    if (recorded.contains(flag)) status.Update(CheckSetting(what, flag, recorded, here));
+  }
+  return status;
+}
+
+absl::Status CheckParams(const std::string& what, const std::string& there, const std::string& here) {
+  const ordered_json recorded = ObjectOf(there), ours = ObjectOf(here);
+  ordered_json all = ours;
+  all.update(recorded);
+  absl::Status status;
+  for (const auto& [flag, value] : all.items()) {
+    if (flag == "kv_blocks") continue;  // follows from the memory that was free
+    status.Update(CheckSetting(what, flag, recorded, ours));
+  }
+  return status;
 }
 
 // A CSV file with a header, record by record.
@@ -82,8 +131,8 @@ class CsvFile {
 
 using Record = std::map<std::string, std::string>;
 
-// Calls `visit` with each record of a file, if there is one, and whether it is of this engine with these
-// parameters. Refuses records of another model or device.
+// Calls `visit` with each record of a file, if there is one, and whether it is of this engine. Refuses
+// records of another model or device.
 absl::Status ForEachRecord(const std::string& path, const std::string& header, const RunContext& context,
                            absl::FunctionRef<absl::Status(const Record& record, bool is_ours)> visit) {
   absl::StatusOr<std::optional<CsvFile>> file = CsvFile::Open(path, header);
@@ -95,9 +144,7 @@ absl::Status ForEachRecord(const std::string& path, const std::string& header, c
     if (!more.ok() || !*more) return more.status();
     absl::Status status = csv.Expect(record, "model", context.model);
     status.Update(csv.Expect(record, "device_name", context.device_name));
-    const bool is_ours =
-        record.at("engine") == context.engine && record.at("engine_params") == context.engine_params;
-    if (status.ok()) status = visit(record, is_ours);
+    if (status.ok()) status = visit(record, record.at("engine") == context.engine);
     if (!status.ok()) return status;
   }
 }
@@ -114,6 +161,7 @@ absl::StatusOr<RecordFiles> RecordFiles::Open(const std::string& folder, const R
   RecordFiles files(folder, context);
   absl::Status status = files.ReadRuns();
   if (status.ok()) status = files.ReadPasses();
+  if (status.ok()) status = files.ReadPassSettings();
   if (!status.ok()) return status;
   return files;
 }
@@ -122,15 +170,20 @@ absl::Status RecordFiles::ReadRuns() {
   const std::string path = absl::StrCat(folder_, "/", kRuns);
   return ForEachRecord(path, RunCsvHeader(), context_, [&](const Record& record, bool is_ours) {
     hashes_.insert(record.at("output_sha8"));
-    int run_index = 0;
+    int run_index = 0, new_tokens = 0;
     double total_s = 0;
     if (!absl::SimpleAtoi(record.at("run_index"), &run_index) ||
+        !absl::SimpleAtoi(record.at("max_new_tokens"), &new_tokens) ||
         !absl::SimpleAtod(record.at("total_s"), &total_s)) {
-      return absl::FailedPreconditionError(absl::StrCat(path, ": run_index or total_s is not a number"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": run_index, max_new_tokens or total_s is not a number"));
     }
     if (is_ours) {
       double& run_s = runs_[{record.at("workload"), run_index}];
       run_s = std::max(run_s, total_s);
+      run_settings_.try_emplace(
+          record.at("workload"),
+          Settings{ordered_json{{"new_tokens", new_tokens}}.dump(), record.at("engine_params")});
     }
     return absl::OkStatus();
   });
@@ -153,8 +206,57 @@ absl::Status RecordFiles::ReadPasses() {
   });
 }
 
+absl::Status RecordFiles::ReadPassSettings() {
+  const std::string path = absl::StrCat(folder_, "/", kPassLines);
+  const absl::StatusOr<std::string> text = ReadGzip(path);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  if (!text.ok()) return text.status();
+  int number = 0;
+  for (const absl::string_view row : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
+    ++number;
+    const ordered_json line = ordered_json::parse(row, nullptr, false);
+    if (!line.is_object() || !line.contains("rate") || !line.contains("last_rate") ||
+        !line.contains("in_flight") || !line.contains("requests") || !line.contains("engine")) {
+      return absl::FailedPreconditionError(absl::StrCat(path, ", line ", number, ": not a pass"));
+    }
+    if (line["engine"] != context_.engine) continue;
+    const ordered_json own = line.value("settings", ordered_json{{"requests", line["requests"]}});
+    pass_settings_.try_emplace(PassKey(line["rate"].get<double>(), line["last_rate"].get<double>(),
+                                       line["in_flight"].get<int32_t>()),
+                               Settings{own.dump(), line.value("engine_params", "")});
+  }
+  return absl::OkStatus();
+}
+
 bool RecordFiles::HasRun(const std::string& workload, int run_index) const {
   return runs_.contains({workload, run_index});
+}
+
+int RecordFiles::RunsOf(const std::string& workload) const {
+  return static_cast<int>(std::count_if(runs_.begin(), runs_.end(),
+                                        [&](const auto& run) { return run.first.first == workload; }));
+}
+
+absl::Status RecordFiles::CheckRuns(const std::string& workload, const ordered_json& settings) const {
+  const auto there = run_settings_.find(workload);
+  if (there == run_settings_.end()) return absl::OkStatus();
+  const std::string what = absl::StrCat(workload, " in ", folder_);
+  absl::Status status = CheckWorkload(what, there->second.own, settings);
+  status.Update(CheckParams(what, there->second.params, context_.engine_params));
+  return status;
+}
+
+absl::Status RecordFiles::CheckPass(double rate, double last_rate, int32_t in_flight,
+                                    const ordered_json& settings) const {
+  const auto there = pass_settings_.find(PassKey(rate, last_rate, in_flight));
+  if (there == pass_settings_.end()) return absl::OkStatus();
+  const std::string what =
+      absl::StrCat(in_flight > 0 ? absl::StrCat("the pass with ", in_flight, " in flight")
+                                 : absl::StrCat("the pass at ", rate, "/s"),
+                   " in ", folder_);
+  absl::Status status = CheckWorkload(what, there->second.own, settings);
+  status.Update(CheckParams(what, there->second.params, context_.engine_params));
+  return status;
 }
 
 double RecordFiles::SecondsOf(const std::string& workload) const {
@@ -167,23 +269,23 @@ double RecordFiles::SecondsOf(const std::string& workload) const {
 }
 
 bool RecordFiles::HasPass(double rate, double last_rate, int32_t in_flight) const {
-  return passes_.contains(PassKey(absl::StrCat(rate), absl::StrCat(last_rate), absl::StrCat(in_flight)));
+  return passes_.contains(PassKey(rate, last_rate, in_flight));
 }
 
 double RecordFiles::ServedRate(double rate, double last_rate, int32_t in_flight) const {
-  const Pass& pass =
-      passes_.at(PassKey(absl::StrCat(rate), absl::StrCat(last_rate), absl::StrCat(in_flight)));
+  const Pass& pass = passes_.at(PassKey(rate, last_rate, in_flight));
   const double span_s = pass.last_end_s - pass.first_arrival_s;
   return span_s > 0 ? pass.served / span_s : 0;
 }
 
-absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records) {
+absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records, const ordered_json& settings) {
   std::string lines, rows;
   for (const RunRecord& record : records) {
     lines += RunJsonLine(context_, record, hashes_.insert(OutputHash(record.ids)).second);
     rows += RunCsvLine(context_, record);
     double& run_s = runs_[{record.workload, record.run_index}];
     run_s = std::max(run_s, record.total_s);
+    run_settings_.try_emplace(record.workload, Settings{settings.dump(), context_.engine_params});
   }
   const std::string csv = folder_ + "/" + kRuns;
   if (!fs::exists(csv)) rows = RunCsvHeader() + rows;
@@ -191,28 +293,28 @@ absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records) {
   return status.ok() ? AppendGzip(csv, rows) : status;
 }
 
-absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records,
-                                  const nlohmann::ordered_json& figures) {
+absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records, const ordered_json& settings,
+                                  const ordered_json& figures) {
+  const ArrivalRecord& first = records.front();
+  const std::string key = PassKey(first.rate, first.last_rate, first.in_flight);
   std::string rows;
   for (const ArrivalRecord& record : records) {
     rows += ArrivalCsvLine(context_, record);
-    const std::optional<double> latency_s =
-        record.completion_tokens > 0 ? std::optional(record.end_s - record.arrival_s) : std::nullopt;
-    passes_[PassKey(absl::StrCat(record.rate), absl::StrCat(record.last_rate),
-                    absl::StrCat(record.in_flight))]
-        .Add(record.arrival_s, latency_s);
+    passes_[key].Add(record.arrival_s,
+                     record.served() ? std::optional(record.end_s - record.arrival_s) : std::nullopt);
   }
-  const ArrivalRecord& first = records.front();
-  nlohmann::ordered_json line{{"schema", kRecordSchema},
-                              {"bench_id", context_.bench_id},
-                              {"sweep_id", first.sweep_id},
-                              {"engine", context_.engine},
-                              {"engine_params", context_.engine_params},
-                              {"device_name", context_.device_name},
-                              {"rate", first.rate},
-                              {"last_rate", first.last_rate},
-                              {"in_flight", first.in_flight},
-                              {"requests", first.requests}};
+  pass_settings_.try_emplace(key, Settings{settings.dump(), context_.engine_params});
+  ordered_json line{{"schema", kRecordSchema},
+                    {"bench_id", context_.bench_id},
+                    {"sweep_id", first.sweep_id},
+                    {"engine", context_.engine},
+                    {"engine_params", context_.engine_params},
+                    {"device_name", context_.device_name},
+                    {"rate", first.rate},
+                    {"last_rate", first.last_rate},
+                    {"in_flight", first.in_flight},
+                    {"requests", first.requests},
+                    {"settings", settings}};
   line.update(figures);
   const std::string csv = folder_ + "/" + kArrivals;
   if (!fs::exists(csv)) rows = ArrivalCsvHeader() + rows;

@@ -28,8 +28,14 @@ class RecordFiles {
   // `context`'s.
   static absl::StatusOr<RecordFiles> Open(const std::string& folder, const RunContext& context);
 
-  // Whether the run is there, of this engine with these parameters.
+  // Whether the run is there, of this engine.
   bool HasRun(const std::string& workload, int run_index) const;
+  // How many runs of a workload are there, warm-ups too.
+  int RunsOf(const std::string& workload) const;
+  // Runs of one workload are counted together, so all were made with the same settings: FAILED_PRECONDITION
+  // names the flag and both values where the engine's parameters or `settings` (a JSON object by flag, what
+  // the workload itself depends on) are not those of the runs that are there.
+  absl::Status CheckRuns(const std::string& workload, const nlohmann::ordered_json& settings) const;
   // What the recorded runs of a workload took together, warm-ups too.
   double SecondsOf(const std::string& workload) const;
 
@@ -37,16 +43,21 @@ class RecordFiles {
   bool HasPass(double rate, double last_rate, int32_t in_flight) const;
   // Served requests a second of a pass that is there, from the first arrival to the last one's end.
   double ServedRate(double rate, double last_rate, int32_t in_flight) const;
+  // As CheckRuns, of a pass that is there.
+  absl::Status CheckPass(double rate, double last_rate, int32_t in_flight,
+                         const nlohmann::ordered_json& settings) const;
 
-  // The sequences of one run.
-  absl::Status AddRun(absl::Span<const RunRecord> records);
-  // The requests of one pass over a trace, and its figures by name.
-  absl::Status AddPass(absl::Span<const ArrivalRecord> records, const nlohmann::ordered_json& figures);
+  // The sequences of one run, and its settings by flag.
+  absl::Status AddRun(absl::Span<const RunRecord> records, const nlohmann::ordered_json& settings);
+  // The requests of one pass over a trace, its settings by flag, and its figures by name.
+  absl::Status AddPass(absl::Span<const ArrivalRecord> records, const nlohmann::ordered_json& settings,
+                       const nlohmann::ordered_json& figures);
 
  private:
   RecordFiles(std::string folder, RunContext context);
   absl::Status ReadRuns();
   absl::Status ReadPasses();
+  absl::Status ReadPassSettings();
 
   std::string folder_;
   RunContext context_;
@@ -59,7 +70,14 @@ class RecordFiles {
 
   std::map<std::pair<std::string, int>, double> runs_;  // workload, index: seconds
   std::map<std::string, Pass> passes_;                  // by PassKey
-  absl::flat_hash_set<std::string> hashes_;             // of the outputs whose ids are written
+  // What something was measured with: JSON objects by flag.
+  struct Settings {
+    std::string own;     // of the workload or the pass
+    std::string params;  // of the engine
+  };
+  std::map<std::string, Settings> run_settings_;   // by workload
+  std::map<std::string, Settings> pass_settings_;  // by PassKey
+  absl::flat_hash_set<std::string> hashes_;        // of the outputs whose ids are written
 };
 
 }  // namespace ridge::bench

@@ -27,8 +27,9 @@ Workload UniformDraw(int32_t prompt_tokens, int32_t max_tokens, int32_t count) {
 }
 
 Workload MixedDraw(uint64_t seed, int32_t count) {
-  Workload workload{
-      absl::StrCat("mixed-x", count), absl::StrCat("mixed, seed ", seed, ", ", count, " requests"), {}};
+  Workload workload{absl::StrCat("mixed-", seed == 0 ? "" : absl::StrCat("s", seed, "-"), "x", count),
+                    absl::StrCat("mixed, seed ", seed, ", ", count, " requests"),
+                    {}};
   PythonRandom random(seed);
   for (int32_t i = 0; i < count; ++i) {
     const int32_t prompt_tokens = kPromptTokens[random.Below(std::size(kPromptTokens))];

@@ -20,8 +20,9 @@ struct Arrivals {
 // `count` copies of one prompt, all at once.
 Workload UniformDraw(int32_t prompt_tokens, int32_t max_tokens, int32_t count);
 
-// Each request takes its prompt length from 16, 64, 256, 1024, 4096 and then its budget from 64, 128, 192,
-// 256, both by Python's random.Random(seed).choice; all at once.
+// "mixed-x32", with another seed than the series' 0 "mixed-s7-x32". Each request takes its prompt length from
+// 16, 64, 256, 1024, 4096 and then its budget from 64, 128, 192, 256, both by Python's
+// random.Random(seed).choice; all at once.
 Workload MixedDraw(uint64_t seed, int32_t count);
 
 // Gives each request its time. With burstiness 1 and one rate these are the sums of

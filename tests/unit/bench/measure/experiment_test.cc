@@ -36,6 +36,7 @@ class EvenTarget final : public Target {
       }
       result.end_s = result.token_s.back();
       result.end = end;
+      result.error = error;
       results.push_back(std::move(result));
     }
     return results;
@@ -44,7 +45,7 @@ class EvenTarget final : public Target {
   std::vector<size_t> sizes;  // of the runs
   int64_t leaving = 0;        // clients of the last one
   double late_s = 0;
-  std::string end = "length";
+  std::string end = "length", error;
 
  private:
   const double ttft_s_;
@@ -84,6 +85,17 @@ TEST_F(ExperimentTest, ClosedRunsWarmUpFirstAndGoOnWhereTheyStopped) {
   options.runs = 3;
   ASSERT_TRUE(RunClosed(SubjectOf(&target), options).ok());
   EXPECT_THAT(target.sizes, ElementsAre(1, 1, 1, 2, 2, 2, 1, 2));  // the third run of each
+  EXPECT_THAT(progress_.str(), HasSubstr("p64-x2: 3 runs are on record and are not made again\n"));
+}
+
+TEST_F(ExperimentTest, RunsOfOneWorkloadHaveEquallyManyTokens) {
+  EvenTarget target(0.1, 0.01);
+  ASSERT_TRUE(RunClosed(SubjectOf(&target), {{UniformDraw(16, 4, 1)}, 0, 1}).ok());
+  const absl::Status status =
+      RunClosed(SubjectOf(&target), {{UniformDraw(64, 8, 1), UniformDraw(16, 8, 1)}, 0, 5});
+  EXPECT_EQ(status.message(), absl::StrCat("--new_tokens: p16-x1 in ", folder_,
+                                           " was measured with 4, this run has 8; take another --out"));
+  EXPECT_EQ(target.sizes.size(), 1);  // refused before anything was run
 }
 
 TEST_F(ExperimentTest, LongRunsAreMadeLessOften) {
@@ -123,6 +135,25 @@ TEST_F(ExperimentTest, RatesEndWhereTheTargetFallsBehind) {
   EXPECT_FALSE(records_->HasPass(2000, 0, 0));
   ASSERT_TRUE(RunRates(SubjectOf(&target), options, {1, 2, 1000, 2000}, 0.8).ok());
   EXPECT_EQ(target.sizes.size(), 3);  // a sweep that ended has ended
+  EXPECT_THAT(progress_.str(), HasSubstr("\n1/s: on record, not measured again: served "));
+  const PassOptions fewer{.workload = UniformDraw(16, 11, 5)};
+  EXPECT_EQ(RunRates(SubjectOf(&target), fewer, {1}, 0).message(),
+            absl::StrCat("--requests: the pass at 1/s in ", folder_,
+                         " was measured with 50, this run has 5; take another --out"));
+}
+
+TEST_F(ExperimentTest, APassThatServedNothingFailsAndSaysWhy) {
+  EvenTarget target(1.0, 0.1);
+  target.end = "UNAVAILABLE";
+  target.error = "connection refused";
+  const absl::Status status =
+      RunPass(SubjectOf(&target), {.workload = UniformDraw(16, 2, 3), .rate = 1}).status();
+  EXPECT_EQ(status.message(),
+            "none of 3 requests was served: 3 UNAVAILABLE (first: connection refused): the pass is not "
+            "recorded");
+  EXPECT_THAT(progress_.str(),
+              HasSubstr("3 unserved, 0 late; unserved: 3 UNAVAILABLE (first: connection refused)"));
+  EXPECT_FALSE(records_->HasPass(1, 0, 0));
 }
 
 TEST_F(ExperimentTest, LateSendsInvalidateAPass) {
@@ -166,23 +197,26 @@ class LimitedTarget final : public Target {
 
 TEST_F(ExperimentTest, GoodputIsTheHighestRateThatMeetsTheLimits) {
   LimitedTarget target;
-  const absl::StatusOr<double> rate =
+  const absl::StatusOr<Goodput> found =
       SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 2, {});
-  ASSERT_TRUE(rate.ok()) << rate.status();
-  EXPECT_GT(*rate, 37 / 1.1);
-  EXPECT_LT(*rate, 37 * 1.1);  // the draw's own rate is not exactly the offered one
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_GT(found->offered_rate, 37 / 1.1);
+  EXPECT_LT(found->offered_rate, 37 * 1.1);  // the draw's own rate is not exactly the offered one
+  EXPECT_NEAR(found->served_rate / found->offered_rate, 0.96, 0.05);
 }
 
 TEST_F(ExperimentTest, GoodputIsFoundBelowTheFirstRateToo) {
   LimitedTarget target;
-  const double rate = *SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 300, {});
+  const double rate =
+      SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 300, {})->offered_rate;
   EXPECT_GT(rate, 37 / 1.1);
   EXPECT_LT(rate, 37 * 1.1);
 }
 
 TEST_F(ExperimentTest, GoodputIsNothingWhereEvenASmallRateIsTooMuch) {
   LimitedTarget target;
-  EXPECT_EQ(*SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 10000, {}), 0);
+  EXPECT_EQ(SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 10000, {})->offered_rate,
+            0);
 }
 
 }  // namespace

@@ -112,6 +112,7 @@ TEST(GrpcTargetTest, TokensOfOneMessageShareItsTime) {
   EXPECT_EQ(result.token_s[0], result.token_s[3]);
   EXPECT_GT(result.token_s[4], result.token_s[3] + 0.001);
   EXPECT_EQ(result.token_s[4], result.token_s[7]);
+  EXPECT_EQ(result.shared_message_tokens, 6);
 }
 
 TEST(GrpcTargetTest, SendsAtTheScheduledTimesWhateverTheServerDoes) {

@@ -1,6 +1,7 @@
 #include "bench/measure/summary.h"
 
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace ridge::bench {
 namespace {
@@ -50,10 +51,27 @@ TEST(Summarise, ADisturbedGapIsOneInWhichAnothersPromptWasWorkedOn) {
 TEST(Summarise, CountsWhatWasNotServedAndWhatWasLate) {
   TargetResult refused = Result(2, -1, {});
   refused.end = "RESOURCE_EXHAUSTED";
+  refused.error = "queue: full";
   const OpenSummary summary = Summarise(At({1.0, 2.0}), {Result(1.006, 1.1, {1.2, 1.3}), refused});
   EXPECT_EQ(summary.served, 1);
   EXPECT_EQ(summary.unserved, 1);
   EXPECT_EQ(summary.late, 1);
+  EXPECT_EQ(FailureText(summary), "1 RESOURCE_EXHAUSTED (first: queue: full)");
+}
+
+TEST(Summarise, SaysHowOftenAndOfWhatRequestsFailed) {
+  std::vector<TargetResult> results(5, Result(-1, -1, {}));
+  for (TargetResult& result : results) result.end = "UNAVAILABLE";
+  results[0].end = "unsent";
+  results[1].error = "connection refused";
+  results[2].error = "reset";
+  results[4].end = "cancelled";  // as its client was told to
+  const OpenSummary summary = Summarise(At({0, 0, 0, 0, 0}), results);
+  EXPECT_EQ(summary.unserved, 4);
+  EXPECT_EQ(FailureText(summary), "3 UNAVAILABLE (first: connection refused), 1 unsent");
+  const nlohmann::ordered_json line = ToJson(summary);
+  EXPECT_EQ(line["failures"].dump(), R"([{"end":"UNAVAILABLE","count":3,"first_error":"connection refused"},)"
+                                     R"({"end":"unsent","count":1,"first_error":""}])");
 }
 
 TEST(Summarise, OfNothingIsNothing) {

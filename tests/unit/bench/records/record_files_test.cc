@@ -45,7 +45,7 @@ TEST_F(RecordFilesTest, KnowsWhatIsThereWhenOpenedAgain) {
   {
     RecordFiles files = *RecordFiles::Open(folder_, context_);
     EXPECT_FALSE(files.HasRun("p16-x1", 0));
-    ASSERT_TRUE(files.AddRun({Run("p16-x1", 0, {1, 2})}).ok());
+    ASSERT_TRUE(files.AddRun({Run("p16-x1", 0, {1, 2})}, {}).ok());
     ArrivalRecord first, last;
     first.rate = last.rate = 0.5;
     first.arrival_s = 1;
@@ -54,7 +54,8 @@ TEST_F(RecordFilesTest, KnowsWhatIsThereWhenOpenedAgain) {
     last.arrival_s = 2;
     last.end_s = 5;
     last.completion_tokens = 2;
-    ASSERT_TRUE(files.AddPass({first, last}, {{"served", 2}}).ok());
+    first.end = last.end = "length";
+    ASSERT_TRUE(files.AddPass({first, last}, {{"requests", 2}}, {{"served", 2}}).ok());
     EXPECT_DOUBLE_EQ(files.ServedRate(0.5, 0, 0), 0.5);  // two from 1 to 5 s
   }
   RecordFiles files = *RecordFiles::Open(folder_, context_);
@@ -79,17 +80,79 @@ TEST_F(RecordFilesTest, AWorkloadTookWhatItsRunsTookEachToItsLastSequence) {
   second.total_s = 3;
   third.total_s = 4;
   RecordFiles files = *RecordFiles::Open(folder_, context_);
-  ASSERT_TRUE(files.AddRun({first, second}).ok());
-  ASSERT_TRUE(files.AddRun({third}).ok());
+  ASSERT_TRUE(files.AddRun({first, second}, {}).ok());
+  ASSERT_TRUE(files.AddRun({third}, {}).ok());
   EXPECT_DOUBLE_EQ(files.SecondsOf("p16-x2"), 7);
   EXPECT_DOUBLE_EQ(files.SecondsOf("p16-x1"), 0);
   EXPECT_DOUBLE_EQ(RecordFiles::Open(folder_, context_)->SecondsOf("p16-x2"), 7);
 }
 
+TEST_F(RecordFilesTest, RefusesRunsOfAWorkloadWithOtherSettings) {
+  context_.engine_params = R"({"launch":"stream","max_batch":8,"kv_blocks":100})";
+  RunRecord run = Run("p16-x1", 0, {1});
+  run.max_new_tokens = 64;
+  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({run}, {{"new_tokens", 64}}).ok());
+  const std::string rest = "; take another --out";
+  const auto check = [&](const char* params, int new_tokens, const char* workload = "p16-x1") {
+    context_.engine_params = params;
+    return std::string(
+        RecordFiles::Open(folder_, context_)->CheckRuns(workload, {{"new_tokens", new_tokens}}).message());
+  };
+  EXPECT_EQ(check(R"({"launch":"stream","max_batch":8,"kv_blocks":99})", 64), "");  // less memory was free
+  EXPECT_EQ(
+      check(R"({"launch":"stream","max_batch":8})", 32),
+      absl::StrCat("--new_tokens: p16-x1 in ", folder_, " was measured with 64, this run has 32", rest));
+  EXPECT_EQ(check(R"({"launch":"graph","max_batch":8})", 64),
+            absl::StrCat("--launch: p16-x1 in ", folder_,
+                         " was measured with \"stream\", this run has \"graph\"", rest));
+  EXPECT_EQ(check(R"({"max_batch":8})", 64),
+            absl::StrCat("--launch: p16-x1 in ", folder_,
+                         " was measured with \"stream\", this run has the default", rest));
+  EXPECT_EQ(check(R"({"launch":"stream","max_batch":8,"memory":"slots"})", 64),
+            absl::StrCat("--memory: p16-x1 in ", folder_,
+                         " was measured with the default, this run has \"slots\"", rest));
+  EXPECT_EQ(check(R"({"max_batch":4})", 64, "p64-x1"), "");  // which is not there
+}
+
+TEST_F(RecordFilesTest, RefusesAPassWithOtherSettings) {
+  ArrivalRecord request;
+  request.rate = 45.254834;  // the files have 45.2548
+  request.requests = 1;
+  {
+    RecordFiles files = *RecordFiles::Open(folder_, context_);
+    ASSERT_TRUE(
+        files.AddPass({request}, {{"requests", 1}, {"workload", "a draw"}}, nlohmann::ordered_json::object())
+            .ok());
+  }
+  const RecordFiles files = *RecordFiles::Open(folder_, context_);
+  EXPECT_TRUE(files.CheckPass(45.254834, 0, 0, {{"requests", 1}, {"workload", "a draw"}}).ok());
+  EXPECT_TRUE(files.CheckPass(1, 0, 0, {{"requests", 5}}).ok());  // which is not there
+  EXPECT_EQ(files.CheckPass(45.254834, 0, 0, {{"requests", 400}}).message(),
+            absl::StrCat("--requests: the pass at 45.2548/s in ", folder_,
+                         " was measured with 1, this run has 400; take another --out"));
+  EXPECT_EQ(files.CheckPass(45.254834, 0, 0, {{"requests", 1}, {"workload", "a trace"}}).message(),
+            absl::StrCat("--workload: the pass at 45.2548/s in ", folder_,
+                         " was measured with \"a draw\", this run has \"a trace\"; take another --out"));
+}
+
+TEST_F(RecordFilesTest, AnAnswerThatBrokeOffWasNotServed) {
+  ArrivalRecord whole, broken;
+  whole.completion_tokens = broken.completion_tokens = 3;
+  whole.end_s = broken.end_s = 2;
+  whole.end = "length";
+  broken.end = "UNAVAILABLE";
+  RecordFiles files = *RecordFiles::Open(folder_, context_);
+  ASSERT_TRUE(
+      files.AddPass({whole, broken}, nlohmann::ordered_json::object(), nlohmann::ordered_json::object())
+          .ok());
+  EXPECT_DOUBLE_EQ(files.ServedRate(0, 0, 0), 0.5);
+  EXPECT_DOUBLE_EQ(RecordFiles::Open(folder_, context_)->ServedRate(0, 0, 0), 0.5);
+}
+
 TEST_F(RecordFilesTest, WritesTheIdsOfEqualOutputsOnce) {
   for (int index = 0; index < 2; ++index) {
     RecordFiles files = *RecordFiles::Open(folder_, context_);
-    ASSERT_TRUE(files.AddRun({Run("p16-x2", index, {1, 2}), Run("p16-x2", index, {1, 2})}).ok());
+    ASSERT_TRUE(files.AddRun({Run("p16-x2", index, {1, 2}), Run("p16-x2", index, {1, 2})}, {}).ok());
   }
   const std::string lines = RunLines();
   EXPECT_EQ(std::vector<std::string>(absl::StrSplit(lines, "token_ids")).size(), 2);  // one occurrence
@@ -97,7 +160,7 @@ TEST_F(RecordFilesTest, WritesTheIdsOfEqualOutputsOnce) {
 }
 
 TEST_F(RecordFilesTest, RefusesRecordsOfAnotherCardOrModel) {
-  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}).ok());
+  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}, {}).ok());
   context_.device_name = "another card";
   const absl::Status status = RecordFiles::Open(folder_, context_).status();
   EXPECT_EQ(status.message(), absl::StrCat(folder_,
@@ -106,7 +169,7 @@ TEST_F(RecordFilesTest, RefusesRecordsOfAnotherCardOrModel) {
 }
 
 TEST_F(RecordFilesTest, RefusesOtherColumnsAndBrokenLines) {
-  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}).ok());
+  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}, {}).ok());
   const std::string path = absl::StrCat(folder_, "/runs.csv.gz");
   ASSERT_TRUE(AppendGzip(path, "half,a,line").ok());
   EXPECT_TRUE(absl::StrContains(RecordFiles::Open(folder_, context_).status().message(),
@@ -118,7 +181,7 @@ TEST_F(RecordFilesTest, RefusesOtherColumnsAndBrokenLines) {
 }
 
 TEST_F(RecordFilesTest, NamesAFileThatIsDamaged) {
-  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}).ok());
+  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}, {}).ok());
   const std::string path = absl::StrCat(folder_, "/runs.csv.gz");
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 9);
   EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
