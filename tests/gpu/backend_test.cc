@@ -79,30 +79,49 @@ class CudaBackendTest : public testing::TestWithParam<const char*> {
   std::unique_ptr<WeightSource> source_;
 };
 
-// The logits of a prompt's every token, ours and the CPU's.
+// Prompts whose logits are compared. Random ids are none of a trained model's business: on single rows of
+// those SmolLM2 answers to any rounding with 0.1 and more, on the CPU too.
+std::vector<std::vector<TokenId>> Prompts(const WeightSource& source, const std::string& name) {
+  const size_t longest = static_cast<size_t>(std::min(400, source.config().context_length));
+  std::vector<std::vector<TokenId>> prompts;
+  if (name == "smollm2") {
+    const nlohmann::json golden = ReadGolden("smollm2-135m/golden_fp16w.json");
+    for (const nlohmann::json& recorded : golden["cases"]) {
+      prompts.push_back(recorded["prompt_ids"]);
+      prompts.back().resize(std::min(prompts.back().size(), longest));
+    }
+    return prompts;
+  }
+  std::mt19937 random(11);
+  for (TokenId& token : prompts.emplace_back(longest))
+    token = static_cast<TokenId>(random() % static_cast<uint32_t>(source.config().vocab_size));
+  return prompts;
+}
+
+// The logits of the prompts' every token, ours and the CPU's.
 void ExpectCloseToTheCpus(const WeightSource& source, const char* name, CudaBackend* backend, int32_t blocks,
                           int32_t rows) {
   auto cpu = CpuBackend::Create(source, {}).value();
   ASSERT_TRUE(cpu->Reserve(blocks, {.max_slots = 2, .max_step_rows = rows}).ok());
   StepDriver driver(backend, blocks), cpu_driver(cpu.get(), blocks);
-  std::mt19937 random(11);
-  std::vector<TokenId> tokens(std::min(400, source.config().context_length));
-  for (TokenId& token : tokens)
-    token = static_cast<TokenId>(random() % static_cast<uint32_t>(source.config().vocab_size));
-  for (StepDriver* each : {&driver, &cpu_driver}) {
-    each->Attach(0, {.temperature = 0.0f});
-    each->AddRows(0, tokens, static_cast<int32_t>(tokens.size()));
+  double squares = 0, largest = 0, count = 0;
+  for (const std::vector<TokenId>& tokens : Prompts(source, name)) {
+    for (StepDriver* each : {&driver, &cpu_driver}) {
+      each->Attach(0, {.temperature = 0.0f});
+      each->AddRows(0, tokens, static_cast<int32_t>(tokens.size()));
+    }
+    const StepResult result = driver.Run(true), expected = cpu_driver.Run(true);
+    ASSERT_EQ(result.logits.size(), expected.logits.size());
+    for (size_t i = 0; i < result.logits.size(); ++i) {
+      const double difference = std::fabs(double{result.logits[i]} - expected.logits[i]);
+      ASSERT_FALSE(std::isnan(difference)) << i;
+      largest = std::max(largest, difference);
+      squares += difference * difference;
+    }
+    count += static_cast<double>(result.logits.size());
+    for (StepDriver* each : {&driver, &cpu_driver}) each->Release(0);
   }
-  const StepResult result = driver.Run(true), expected = cpu_driver.Run(true);
-  ASSERT_EQ(result.logits.size(), expected.logits.size());
-  double squares = 0, largest = 0;
-  for (size_t i = 0; i < result.logits.size(); ++i) {
-    const double difference = std::fabs(double{result.logits[i]} - expected.logits[i]);
-    ASSERT_FALSE(std::isnan(difference)) << i;
-    largest = std::max(largest, difference);
-    squares += difference * difference;
-  }
-  const double rms = std::sqrt(squares / static_cast<double>(result.logits.size()));
+  const double rms = std::sqrt(squares / count);
   std::printf("%s: largest %.5f, rms %.6f\n", name, largest, rms);
   EXPECT_LE(largest, 1e-1);
   EXPECT_LE(rms, 2e-2);
@@ -111,6 +130,21 @@ void ExpectCloseToTheCpus(const WeightSource& source, const char* name, CudaBack
 TEST_P(CudaBackendTest, LogitsAreCloseToTheCpus) {
   const std::unique_ptr<CudaBackend> backend = MakeBackend();
   ExpectCloseToTheCpus(*source_, GetParam(), backend.get(), kNumBlocks, kMaxRows);
+}
+
+bool IsTrained(const std::string& model) {
+  return model == "smollm2" || model.rfind("tiny-", 0) == 0;
+}
+
+void ExpectRecorded(const std::string& model, CudaBackend* backend, int32_t blocks, int32_t rows) {
+  StepDriver driver(backend, blocks);
+  if (model == "smollm2") {
+    ExpectSmolLm2Golden(&driver, backend->Info().vocab_size, rows,
+                        ReadGolden("smollm2-135m/golden_fp16w.json"));
+  } else {
+    ExpectTinyGolden(&driver, ReadGolden(model + "/golden.json"));
+  }
+  driver.Run();  // the release that is still planned
 }
 
 // The opt-in path keeps the tolerances, not the bits, and its id says so.
@@ -122,7 +156,11 @@ TEST_P(CudaBackendTest, CublasLtIsCloseToTheCpusAndFollowsTheGoldens) {
     ASSERT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 64, .max_step_rows = kMaxRows}).ok());
     EXPECT_EQ(backend->Info().numerics_id.rfind(kCublasLtPrefix, 0), 0u);
     EXPECT_NE(backend->Info().numerics_id, kCublasLtPrefix + ours->Info().numerics_id);
-    ExpectCloseToTheCpus(*source_, GetParam(), backend.get(), kNumBlocks, kMaxRows);
+    // At one token of SmolLM2's system prompt the CPU's own logits are 0.13 from float64's: what was recorded
+    // says more there.
+    if (IsTrained(GetParam())) ExpectRecorded(GetParam(), backend.get(), kNumBlocks, kMaxRows);
+    if (std::string(GetParam()) != "smollm2")
+      ExpectCloseToTheCpus(*source_, GetParam(), backend.get(), kNumBlocks, kMaxRows);
     StepDriver driver(backend.get(), kNumBlocks);
     driver.Attach(1, {.temperature = 0.0f});  // the driver before left slot 0 attached
     driver.AddRows(1, {5, 17, 30, 42}, 1);
@@ -132,25 +170,11 @@ TEST_P(CudaBackendTest, CublasLtIsCloseToTheCpusAndFollowsTheGoldens) {
       ASSERT_EQ(driver.Run().outputs.size(), 1u);
     }
   }
-  if (std::string(GetParam()).rfind("tiny-", 0) != 0) return;
-  auto backend = CudaBackend::Create(*source_, {.matmul = CudaMatmul::kCublasLt}).value();
-  ASSERT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 1, .max_step_rows = kMaxRows}).ok());
-  StepDriver driver(backend.get(), kNumBlocks);
-  ExpectTinyGolden(&driver, ReadGolden(std::string(GetParam()) + "/golden.json"));
 }
 
 TEST_P(CudaBackendTest, FollowsTheGoldens) {
-  const std::string name = GetParam();
-  const std::unique_ptr<CudaBackend> backend = MakeBackend();
-  StepDriver driver(backend.get(), kNumBlocks);
-  if (name.rfind("tiny-", 0) == 0) {
-    ExpectTinyGolden(&driver, ReadGolden(name + "/golden.json"));
-  } else if (name == "smollm2") {
-    ExpectSmolLm2Golden(&driver, backend->Info().vocab_size, kMaxRows,
-                        ReadGolden("smollm2-135m/golden_fp16w.json"));
-  } else {
-    GTEST_SKIP() << "nothing was recorded of a made-up model";
-  }
+  if (!IsTrained(GetParam())) GTEST_SKIP() << "nothing was recorded of a made-up model";
+  ExpectRecorded(GetParam(), MakeBackend().get(), kNumBlocks, kMaxRows);
 }
 
 // 256 decode rows of a step, in graphs and on the stream.
