@@ -292,6 +292,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
   return Fake().sticky;
 }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return Fake().sticky;
+}
 cudaError_t cudaEventQuery(cudaEvent_t) {
   return Wait();
 }

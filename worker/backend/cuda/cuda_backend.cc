@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -134,6 +136,8 @@ CudaBackend::CudaBackend(const WeightSource& source, cuda::DeviceInfo device, Cu
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_.get());
+  // The last results: their memory is freed next. An error has been told, or nobody asks for it any more.
+  transfers_.Synchronize().IgnoreError();
   DropGraphs();
 }
 
@@ -222,21 +226,18 @@ absl::Status CudaBackend::ReserveKv(int32_t num_blocks, const BackendLimits& lim
   upload_ = std::make_unique<StepUpload>(StepUpload::Limits{config_.vocab_size, config_.context_length,
                                                             max_rows_, limits.max_slots, num_blocks,
                                                             forward_->attention_limits()});
-  device_upload_ = DeviceMemory();
-  absl::StatusOr<DeviceMemory> device_upload = DeviceMemory::Allocate(upload_->max_bytes(), "step upload");
-  if (!device_upload.ok()) return device_upload.status();
-  device_upload_ = *std::move(device_upload);
-  absl::Status status =
-      CudaStatus(cudaMemsetAsync(device_upload_.as<void>(), 0, static_cast<size_t>(device_upload_.bytes()),
-                                 stream_.get()),
-                 "step upload");
+  transfers_ = StepTransfers();
+  absl::StatusOr<StepTransfers> transfers =
+      StepTransfers::Create(upload_->max_bytes(), ResultBytes(max_rows_), stream_.get());
+  if (!transfers.ok()) return transfers.status();
+  transfers_ = *std::move(transfers);
   free_.clear();
-  for (int i = 0; i < kSteps && status.ok(); ++i) {
+  for (int i = 0; i < kSteps; ++i) {
     absl::StatusOr<std::unique_ptr<Step>> step = NewStep();
     if (!step.ok()) return step.status();
     free_.push_back(*std::move(step));
   }
-  if (!status.ok() || !options_.graphs) return status;
+  if (!options_.graphs) return absl::OkStatus();
   return TimedPhase("graphs", [&] { return CaptureGraphs(std::min(limits.max_slots, max_rows_)); });
 }
 
@@ -264,11 +265,9 @@ absl::Status CudaBackend::RunPadding(int32_t rows) {
   upload_->Build(StepPlan());
   const PinnedMemory& host = free_.front()->upload;
   const StepLayout layout = upload_->Write(rows, rows, host.as<char>());
-  absl::Status status =
-      CudaStatus(cudaMemcpyAsync(device_upload_.as<void>(), host.as<void>(),
-                                 static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_.get()),
-                 "step upload");
-  if (status.ok()) status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
+  absl::Status status = transfers_.Upload(0, host, layout.bytes);
+  if (status.ok())
+    status = forward_->Run(layout, transfers_.upload(0), transfers_.results(0), nullptr, stream_.get());
   status.Update(CudaStatus(cudaStreamSynchronize(stream_.get()), "first step"));
   forward_->TakeLaunches(&free_.front()->launches);
   return status;
@@ -301,26 +300,30 @@ absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy, bool extended,
   StepLayout layout = StepLayout::Of(rows, rows, greedy, extended);
   layout.attention = attention;
   layout.split_count = 1;  // the kernel reads how many there are
-  absl::Status status =
-      CudaStatus(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph capture");
-  if (!status.ok()) return status;
-  status = forward_->Run(layout, device_upload_.as<char>(), nullptr, stream_.get());
-  cudaGraph_t graph = nullptr;
-  status.Update(CudaStatus(cudaStreamEndCapture(stream_.get(), &graph), "graph capture"));
-  Graph captured{rows, greedy, extended, attention, {}, nullptr};
-  forward_->TakeLaunches(&captured.launches);
-  if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  if (status.ok()) status = CudaStatus(cudaGraphUpload(captured.exec, stream_.get()), "graph upload");
-  if (status.ok()) graphs_.push_back(std::move(captured));
+  absl::Status status;
+  for (int side = 0; side < StepTransfers::kSides && status.ok(); ++side) {
+    status =
+        CudaStatus(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph capture");
+    if (!status.ok()) return status;
+    status = forward_->Run(layout, transfers_.upload(side), transfers_.results(side), nullptr, stream_.get());
+    cudaGraph_t graph = nullptr;
+    status.Update(CudaStatus(cudaStreamEndCapture(stream_.get(), &graph), "graph capture"));
+    Graph captured{rows, greedy, extended, attention, side, {}, nullptr};
+    forward_->TakeLaunches(&captured.launches);
+    if (status.ok())
+      status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    if (status.ok()) status = CudaStatus(cudaGraphUpload(captured.exec, stream_.get()), "graph upload");
+    if (status.ok()) graphs_.push_back(std::move(captured));
+  }
   return status;
 }
 
-const CudaBackend::Graph* CudaBackend::GraphFor(int32_t rows) const {
+const CudaBackend::Graph* CudaBackend::GraphFor(int32_t rows, int side) const {
   const bool greedy = upload_->is_greedy() && rows <= cuda::kMaxArgMaxRows;
   const bool extended = upload_->is_extended();
   const auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& g) {
-    return g.rows >= rows && g.greedy == greedy && g.extended == extended &&
+    return g.rows >= rows && g.greedy == greedy && g.extended == extended && g.side == side &&
            g.attention == upload_->attention();
   });
   return graph == graphs_.end() ? nullptr : &*graph;
@@ -338,6 +341,7 @@ StepTicket CudaBackend::Submit(const StepPlan& plan) {
     free_.pop_back();
   }
   (*step)->ticket = submitted_;
+  (*step)->side = static_cast<int>(submitted_ % StepTransfers::kSides);
   if (lost_.ok()) lost_ = Enqueue(step->get(), plan);
   (*step)->status = lost_;
   in_flight_.push_back(*std::move(step));
@@ -352,7 +356,7 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   const int32_t rows = step->num_rows + plan.padded_rows;
   RIDGE_CHECK(plan.padded_rows >= 0 && rows <= max_rows_);
   const bool replay = upload_->is_decode() && step->num_rows > 0 && !plan.return_logits;
-  const Graph* graph = replay ? GraphFor(rows) : nullptr;
+  const Graph* graph = replay ? GraphFor(rows, step->side) : nullptr;
   step->greedy = upload_->is_greedy();
   step->num_top.clear();
   if (upload_->is_extended()) step->num_top = upload_->num_top();
@@ -369,18 +373,14 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   }
 
   const StepLayout layout = upload_->Write(padded_rows, step->padded_outputs, step->upload.as<char>());
-  const char* upload = device_upload_.as<char>();
-  absl::Status status =
-      CudaStatus(cudaMemcpyAsync(device_upload_.as<void>(), step->upload.as<void>(),
-                                 static_cast<size_t>(layout.bytes), cudaMemcpyHostToDevice, stream_.get()),
-                 "step upload");
+  absl::Status status = transfers_.Upload(step->side, step->upload, layout.bytes);
   if (status.ok()) status = EnqueueChanges(step, plan, layout);
   if (status.ok() && graph != nullptr) {
     status = CudaStatus(cudaGraphLaunch(graph->exec, stream_.get()), "decode graph");
     ++step->counts.launches;
   } else if (status.ok() && rows > 0) {
-    status =
-        forward_->Run(layout, upload, step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
+    status = forward_->Run(layout, transfers_.upload(step->side), transfers_.results(step->side),
+                           step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
   }
   status.Update(EnqueueResults(step));
   forward_->TakeLaunches(&step->launches);
@@ -423,21 +423,17 @@ absl::Status CudaBackend::Fault(const Step& collected, cudaError_t error) const 
 }
 
 absl::Status CudaBackend::EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout) {
-  absl::Status status = forward_->ApplyChanges(layout, device_upload_.as<char>(), stream_.get());
+  absl::Status status = forward_->ApplyChanges(layout, transfers_.upload(step->side), stream_.get());
   if (status.ok()) status = forward_->ApplyControls(plan, &step->controls, stream_.get());
   if (status.ok()) status = forward_->CopyBlocks(plan, stream_.get());
   return status;
 }
 
 absl::Status CudaBackend::EnqueueResults(Step* step) {
-  absl::Status status = CudaStatus(cudaMemcpyAsync(step->results.as<void>(), forward_->results(),
-                                                   static_cast<size_t>(ResultBytes(step->padded_outputs)),
-                                                   cudaMemcpyDeviceToHost, stream_.get()),
-                                   "step results");
-  ++step->counts.launches;
+  absl::Status status;
   const bool has_top =
       std::any_of(step->num_top.begin(), step->num_top.end(), [](int32_t n) { return n > 0; });
-  if (status.ok() && has_top) {
+  if (has_top) {
     const auto bytes =
         static_cast<int64_t>(step->num_top.size() * kMaxTopLogprobs * sizeof(cuda::TopLogprob));
     if (step->top.bytes() < bytes) {
@@ -450,7 +446,9 @@ absl::Status CudaBackend::EnqueueResults(Step* step) {
                                         cudaMemcpyDeviceToHost, stream_.get()),
                         "step results");
   }
-  status.Update(CudaStatus(cudaEventRecord(step->done.get(), stream_.get()), "step results"));
+  ++step->counts.launches;
+  status.Update(
+      transfers_.Download(step->side, step->results, ResultBytes(step->padded_outputs), step->done));
   return status;
 }
 
@@ -473,7 +471,10 @@ absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
   StepResult result = std::move(step->counts);
   uint64_t saturations;
   std::memcpy(&saturations, step->results.as<char>(), sizeof(saturations));
-  saturations_.store(static_cast<int64_t>(saturations), std::memory_order_relaxed);
+  saturations_of_side_[step->side] = static_cast<int64_t>(saturations);
+  saturations_.store(
+      std::accumulate(std::begin(saturations_of_side_), std::end(saturations_of_side_), int64_t{0}),
+      std::memory_order_relaxed);
   const int32_t* tokens = reinterpret_cast<const int32_t*>(step->results.as<char>() + 8);
   const float* logprobs = reinterpret_cast<const float*>(tokens + step->padded_outputs);
   result.outputs.resize(static_cast<size_t>(step->num_outputs));

@@ -1,9 +1,9 @@
-// The model on one CUDA card: fp16 weights and KV, kernels of our own, one stream.
+// The model on one CUDA card: fp16 weights and KV, kernels of our own, one after the other.
 //
 // Submit writes a plan's bytes into pinned memory and enqueues their copy, the kernels (or a captured graph
-// of them, for decode-only steps) and the copy of the results; it never waits for the card. Collect waits for
-// the step's event. Sampled tokens stay on the card: the next step finds them there. An error of the card is
-// sticky and comes out of every later Collect.
+// of them, for decode-only steps) and the copy of the results, each kind on a stream of its own; it never
+// waits for the card. Collect waits for the step's event. Sampled tokens stay on the card: the next step
+// finds them there. An error of the card is sticky and comes out of every later Collect.
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,7 @@
 #include "worker/backend/cuda/cublas_lt.h"
 #include "worker/backend/cuda/cuda_forward.h"
 #include "worker/backend/cuda/cuda_weights.h"
+#include "worker/backend/cuda/step_transfers.h"
 #include "worker/backend/cuda/step_upload.h"
 #include "worker/model/weight_source.h"
 
@@ -67,6 +68,7 @@ class CudaBackend : public Backend {
     bool greedy;
     bool extended;
     kernels::cuda::AttentionMode attention;
+    int side;                           // of StepTransfers, whose memory it uses
     std::vector<const char*> launches;  // its kernels by name, in order
     cudaGraphExec_t exec;
   };
@@ -81,6 +83,7 @@ class CudaBackend : public Backend {
     CudaEvent done;
     absl::Status status;
     StepTicket ticket = 0;
+    int side = 0;                       // of StepTransfers
     int32_t num_rows = 0;               // without padded ones
     const Graph* graph = nullptr;       // that was replayed; null: none was
     std::vector<const char*> launches;  // kernels and copies beside it, by name
@@ -102,9 +105,10 @@ class CudaBackend : public Backend {
   // Runs a step of padded rows alone, which changes nothing.
   absl::Status RunPadding(int32_t rows);
   absl::StatusOr<std::unique_ptr<Step>> NewStep();
+  // One for each side.
   absl::Status CaptureGraph(int32_t rows, bool greedy, bool extended, kernels::cuda::AttentionMode attention);
   // For the step in upload_ with padding to so many rows; null where none fits.
-  const Graph* GraphFor(int32_t rows) const;
+  const Graph* GraphFor(int32_t rows, int side) const;
   // Enqueues what the plan changes in the slots and in the KV memory, before its rows.
   absl::Status EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout);
   absl::Status EnqueueResults(Step* step);
@@ -128,13 +132,14 @@ class CudaBackend : public Backend {
   std::unique_ptr<CudaForward> forward_;  // these once Reserve was called
   std::unique_ptr<StepUpload> upload_;
   int32_t max_rows_ = 0;
-  DeviceMemory device_upload_;
+  StepTransfers transfers_;
   std::vector<Graph> graphs_;  // in ascending order of rows
 
   std::deque<std::unique_ptr<Step>> in_flight_;
   std::vector<std::unique_ptr<Step>> free_;
   StepTicket submitted_ = 0;
   absl::Status lost_;  // the first error of the card
+  int64_t saturations_of_side_[StepTransfers::kSides] = {};
   std::atomic<int64_t> saturations_{0};
 };
 

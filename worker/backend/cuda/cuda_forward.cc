@@ -108,7 +108,6 @@ absl::Status CudaForward::Allocate(const BackendLimits& limits, cudaStream_t str
       {&block_tables_, slots * table_stride_ * 4, "block tables"},
       {&slot_sampling_, slots * static_cast<int64_t>(sizeof(cuda::SlotSampling)), "slots"},
       {&last_tokens_, slots * 4, "slots"},
-      {&results_, ResultBytes(rows), "results"},
       {&top_, rows * cuda::kMaxTopLogprobs * static_cast<int64_t>(sizeof(cuda::TopLogprob)), "results"},
       {&residual_, rows * config_.hidden_size * 4, "activations"},
       {&normed_, rows * config_.hidden_size * 2, "activations"},
@@ -203,9 +202,10 @@ absl::Status CudaForward::CopyBlocks(const StepPlan& plan, cudaStream_t stream) 
   return status;
 }
 
-absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, float* host_logits,
+absl::Status CudaForward::Run(const StepLayout& layout, const char* upload, char* results, float* host_logits,
                               cudaStream_t stream) {
   status_ = absl::OkStatus();
+  results_ = results;
   num_partials_ = 0;
   if (decode_layers_.Takes(layout)) {
     const auto kv = [&](int32_t layer) {
@@ -271,7 +271,7 @@ cuda::RopeKvArgs CudaForward::RopeKv(const StepLayout& layout, const char* uploa
   rope.head_dim = config_.head_dim;
   rope.kv = kv;
   rope.q = query_.as<Half>();
-  rope.saturations = results_.as<unsigned long long>();
+  rope.saturations = saturations();
   return rope;
 }
 
@@ -304,7 +304,7 @@ void CudaForward::Attention(const StepLayout& layout, const char* upload, const 
   args.head_dim = config_.head_dim;
   args.partials = attention_partials_.as<float>();
   args.counters = attention_counters_.as<int32_t>();
-  args.saturations = results_.as<unsigned long long>();
+  args.saturations = saturations();
   if (layout.prefill_count > 0) {
     Check(cuda::LaunchAttentionPrefill(args, At<cuda::AttentionItem>(upload, layout.prefill_items),
                                        layout.prefill_count, stream),
@@ -322,7 +322,7 @@ void CudaForward::Attention(const StepLayout& layout, const char* upload, const 
 
 void CudaForward::Logits(const StepLayout& layout, const char* upload, float* host_logits,
                          cudaStream_t stream) {
-  int32_t* tokens = reinterpret_cast<int32_t*>(results_.as<char>() + 8);
+  int32_t* tokens = reinterpret_cast<int32_t*>(results_ + 8);
   float* logprobs = reinterpret_cast<float*>(tokens + layout.num_outputs);
   for (int32_t begin = 0; begin < layout.num_outputs; begin += kLogitRows) {
     const int32_t count = std::min(kLogitRows, layout.num_outputs - begin);
@@ -400,7 +400,7 @@ void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Hal
   args.n = matrix.n;
   args.k = matrix.k;
   if (args.y_stride == 0) args.y_stride = matrix.n;
-  args.saturations = results_.as<unsigned long long>();
+  args.saturations = saturations();
   args.workspace = matmul_workspace_.as<float>();
   args.counters = matmul_counters_.as<int32_t>();
   Check(cuda::LaunchMatmul(plan, args, stream), name);
@@ -423,8 +423,7 @@ void CudaForward::MultiplyByLibrary(const char* name, const CudaMatrix& matrix, 
   launches_.push_back(name);
   if (args.output == cuda::MatmulOutput::kSwiGlu) {
     const int32_t mlp = matrix.n / 2;
-    Check(cuda::LaunchSiluMul({matmul.y, matmul.y + mlp, matrix.n, 1, args.gated, rows, mlp,
-                               results_.as<unsigned long long>()},
+    Check(cuda::LaunchSiluMul({matmul.y, matmul.y + mlp, matrix.n, 1, args.gated, rows, mlp, saturations()},
                               stream),
           name);
   }
@@ -436,14 +435,8 @@ void CudaForward::MultiplyByLibrary(const char* name, const CudaMatrix& matrix, 
 }
 
 void CudaForward::Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream) {
-  cuda::RmsNormArgs args{residual_.as<float>(),
-                         row_list,
-                         weight,
-                         normed_.as<Half>(),
-                         rows,
-                         config_.hidden_size,
-                         config_.norm_eps,
-                         results_.as<unsigned long long>()};
+  cuda::RmsNormArgs args{residual_.as<float>(), row_list,         weight,       normed_.as<Half>(), rows,
+                         config_.hidden_size,   config_.norm_eps, saturations()};
   if (num_partials_ > 0) {
     args.partials = matmul_workspace_.as<float>();
     args.num_partials = std::exchange(num_partials_, 0);

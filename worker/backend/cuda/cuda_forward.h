@@ -59,11 +59,11 @@ class CudaForward {
   // In the plan's order.
   absl::Status CopyBlocks(const StepPlan& plan, cudaStream_t stream);
 
-  // Computes the rows and samples the outputs. Where `host_logits` is not null, the raw logits of all outputs
-  // go there too, [outputs][vocab].
-  absl::Status Run(const StepLayout& layout, const char* upload, float* host_logits, cudaStream_t stream);
+  // Computes the rows and samples the outputs, to `results` (see ResultBytes; device memory). Where
+  // `host_logits` is not null, the raw logits of all outputs go there too, [outputs][vocab].
+  absl::Status Run(const StepLayout& layout, const char* upload, char* results, float* host_logits,
+                   cudaStream_t stream);
 
-  const char* results() const { return results_.as<char>(); }
   // Of an extended step: [outputs][kMaxTopLogprobs].
   const kernels::cuda::TopLogprob* top() const { return top_.as<kernels::cuda::TopLogprob>(); }
   // Swaps into `to` the names of the kernels and copies that were enqueued since the last call, in order,
@@ -77,6 +77,8 @@ class CudaForward {
  private:
   CudaForward(const ModelConfig& config, const CudaWeights* weights, CublasLt* cublas,
               const kernels::cuda::DeviceInfo& device);
+
+  unsigned long long* saturations() const { return reinterpret_cast<unsigned long long*>(results_); }
 
   // Says in attention_limits_ what LaunchAttentionChunk and the matmul behind it can take.
   void LimitChunks();
@@ -111,7 +113,8 @@ class CudaForward {
   kernels::cuda::AttentionPlanLimits attention_limits_;
   int32_t table_stride_ = 0;
   int64_t workspace_bytes_ = 0;
-  absl::Status status_;  // of the call in progress
+  absl::Status status_;      // of the call in progress
+  char* results_ = nullptr;  // of it too
   std::vector<const char*> launches_;
   int32_t num_partials_ = 0;  // chunks of a matmul that the next norm adds to the residual stream
   int32_t partial_rows_ = 0;
@@ -119,7 +122,7 @@ class CudaForward {
   ControlMemory controls_;
   DecodeLayers decode_layers_;
   DeviceMemory top_;
-  DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_, results_;
+  DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_;
   DeviceMemory residual_, normed_, qkv_, query_, attention_, gated_, best_, logits_;
   DeviceMemory wide_;  // cuBLASLt's sums of q, k and v or of gate and up
   DeviceMemory matmul_workspace_, matmul_counters_, attention_partials_, attention_counters_,

@@ -67,10 +67,10 @@ CudaStream::~CudaStream() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
-absl::StatusOr<CudaEvent> CudaEvent::Create() {
+absl::StatusOr<CudaEvent> CudaEvent::Create(unsigned flags) {
   CudaEvent event;
-  absl::Status status = CudaStatus(
-      cudaEventCreateWithFlags(&event.event_, cudaEventDisableTiming | cudaEventBlockingSync), "event");
+  absl::Status status =
+      CudaStatus(cudaEventCreateWithFlags(&event.event_, cudaEventDisableTiming | flags), "event");
   if (!status.ok()) return status;
   return event;
 }

@@ -85,7 +85,7 @@ class CudaStream {
   cudaStream_t stream_ = nullptr;
 };
 
-// Without timing: only to wait for, asleep.
+// Without timing: only to wait for.
 class CudaEvent {
  public:
   CudaEvent() = default;
@@ -96,10 +96,15 @@ class CudaEvent {
   }
   ~CudaEvent();
 
-  static absl::StatusOr<CudaEvent> Create();
+  // Threads wait for it asleep.
+  static absl::StatusOr<CudaEvent> Create() { return Create(cudaEventBlockingSync); }
+  // Streams alone wait for it: the card tells the host nothing.
+  static absl::StatusOr<CudaEvent> CreateForStreams() { return Create(0); }
   cudaEvent_t get() const { return event_; }
 
  private:
+  static absl::StatusOr<CudaEvent> Create(unsigned flags);
+
   cudaEvent_t event_ = nullptr;
 };
 
