@@ -59,11 +59,16 @@ case "$size" in
   *) die "--size: $size is none of gpu, cpu, quick" ;;
 esac
 
-common=("--model=$model" "--device=$device" "--source=$root/bench/traces/prompt_source.txt" "--commit=$commit" "--expect_device=$expect_device")
+on=("--model=$model" "--device=$device" "--commit=$commit" "--expect_device=$expect_device")
+common=("${on[@]}" "--source=$root/bench/traces/prompt_source.txt")
 mkdir -p "$out/done"
 measured="--model $model --device $device --size $size --services $services"
 [ -e "$out/done/of" ] || echo "$measured" >"$out/done/of"
 [ "$(cat "$out/done/of")" = "$measured" ] || die "--out: $out holds a ladder of $(cat "$out/done/of"); take another folder"
+
+# What arrives: a frozen workload, or the draw's first requests.
+arriving=("--requests=$requests")
+if [ -n "$workload" ]; then arriving=("--workload=$workload"); fi
 
 # task NAME COMMAND...: runs a command, unless it was run to its end before.
 task() {
@@ -86,11 +91,11 @@ arrivals() {
   if [ -n "$slow_rate" ]; then
     bench arrivals "${common[@]}" --out="$out" --engine="$1" --rates="$slow_rate" --requests="$slow_requests" --max_context=$context
   fi
-  bench arrivals "${common[@]}" --out="$out" --engine="$1" --rates=$rates --requests=$requests --workload="$workload" \
+  bench arrivals "${common[@]}" --out="$out" --engine="$1" --rates=$rates "${arriving[@]}" \
     --least_served=$least_served --max_context=$context
 }
 one_at_a_time() {  # as a server with one slot
-  bench arrivals "${common[@]}" --out="$out" --engine="$1" --in_flight=1 --requests=$requests --workload="$workload" --max_context=$context
+  bench arrivals "${common[@]}" --out="$out" --engine="$1" --in_flight=1 "${arriving[@]}" --max_context=$context
 }
 prefix_cache() {
   bench arrivals "${common[@]}" --out="$out/controls/prefix-cache" --engine=ridge --prefix_cache=on --rates="$cached_rates" \
@@ -108,7 +113,7 @@ slots() {  # ENGINE SLOTS
   bench closed "${common[@]}" --out="$out/controls/slots-$2" --engine="$1" --prompts=none --mixed=$many --max_batch="$2" \
     --max_context=$context --runs=1 --warmup=1
 }
-overhead() { bench overhead "${common[@]}" --engine=cached,ridge | tee "$out/overhead-$part.md"; }
+overhead() { bench overhead "${on[@]}" --engine=cached,ridge | tee "$out/overhead-$part.md"; }
 
 
 # Goodput: the highest rate of the mixed draw that meets the limits, prefix cache off. A search that broke off begins anew.

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -19,8 +20,8 @@
 #include "common/status.h"
 #include "worker/model/open_model.h"
 
-ABSL_FLAG(std::string, card, "a10", "roofline: the card whose data sheet counts (an unknown one lists them)");
-ABSL_FLAG(std::vector<std::string>, records, {}, "roofline: runs.csv.gz files to show beside the prediction");
+ABSL_DECLARE_FLAG(std::string, card);
+ABSL_DECLARE_FLAG(std::vector<std::string>, records);
 
 namespace ridge::bench {
 namespace {

@@ -38,7 +38,8 @@ if $quick; then
 else
   runs=(--runs=5 --warmup=2) prompts=p16,p64,p256,p1024,p4096 sizes=1,2,4,8,16,32,64,128,256,512,1024 mixed=8,32 rates=1,2,3,4,5,6,7,8 requests=400
 fi
-common=("--model=$model" "--device=$device" "--out=$out" "--source=$source_text" "--commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null || true)")
+on=("--model=$model" "--device=$device" "--commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null || true)")
+common=("${on[@]}" "--out=$out" "--source=$source_text")
 batched=batched,continuous,paged,chunked,fused,flash,ridge
 
 "$bench" closed "${common[@]}" --engine=naive,cached --prompts=$prompts "${runs[@]}"
@@ -49,7 +50,7 @@ if [ "$mixed" != none ]; then
 else
   "$bench" draw --requests=$requests --rates=$rates --out="$out/workload.jsonl"
 fi
-"$bench" overhead "${common[@]}" --engine=cached,ridge | tee "$out/overhead.md"
+"$bench" overhead "${on[@]}" --engine=cached,ridge | tee "$out/overhead-all.md"
 
 status=0
 for engine in ${batched//,/ } naive; do

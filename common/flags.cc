@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <utility>
 
 #include "absl/flags/commandlineflag.h"
@@ -16,6 +15,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "common/status.h"
 
 namespace ridge {
@@ -34,17 +35,12 @@ bool TakesNext(absl::string_view name) {
 }
 
 void PrintHelp(absl::string_view usage) {
-  std::map<absl::string_view, const absl::CommandLineFlag*> flags;
+  std::vector<std::string> names;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (IsOurs(flag->Filename())) flags[name] = flag;
+    if (IsOurs(flag->Filename())) names.emplace_back(name);
   }
-  std::string text = absl::StrCat(usage, "\n\nFlags (dashes and underscores are the same):\n");
-  for (const auto& [name, flag] : flags) {
-    const std::string value = flag->DefaultValue();
-    absl::StrAppend(&text, "  --", absl::StrReplaceAll(name, {{"_", "-"}}), "\n      ", flag->Help(),
-                    value.empty() ? "" : absl::StrCat(" (default: ", value, ")"), "\n");
-  }
-  absl::StrAppend(&text, "  --flagfile\n      file with one --name=value a line, names with underscores\n");
+  std::sort(names.begin(), names.end());
+  const std::string text = FlagHelp(usage, names);
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
@@ -84,6 +80,24 @@ std::vector<Argument> Normalise(const std::vector<std::string>& arguments) {
   return normalised;
 }
 
+// Abseil says of a duration without a unit only that it is illegal.
+void CheckDurations(const std::vector<Argument>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].is_flag) continue;
+    const std::string text = arguments[i].text.substr(arguments[i].text.find_first_not_of('-'));
+    const size_t name_end = std::min(text.find('='), text.size());
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(text.substr(0, name_end));
+    if (flag == nullptr || !flag->IsOfType<absl::Duration>()) continue;
+    if (name_end == text.size() && i + 1 == arguments.size()) continue;  // Abseil misses the value
+    const std::string value = name_end < text.size() ? text.substr(name_end + 1) : arguments[i + 1].text;
+    absl::Duration parsed;
+    if (absl::ParseDuration(value, &parsed)) continue;
+    std::fprintf(stderr, "ERROR: --%s: \"%s\" is not a duration with its unit, as 5s, 200ms or 1m30s\n",
+                 std::string(flag->Name()).c_str(), value.c_str());
+    std::exit(1);
+  }
+}
+
 bool AsksForHelp(const Argument& argument) {
   return argument.is_flag && (argument.text == "--help" || argument.text == "-help" || argument.text == "-h");
 }
@@ -94,6 +108,33 @@ std::vector<std::string> NormaliseFlagNames(const std::vector<std::string>& argu
   std::vector<std::string> names;
   for (Argument& argument : Normalise(arguments)) names.push_back(std::move(argument.text));
   return names;
+}
+
+std::vector<std::string> GivenFlags(const std::vector<std::string>& arguments) {
+  std::vector<std::string> given;
+  for (const Argument& argument : Normalise(arguments)) {
+    if (!argument.is_flag) continue;
+    absl::string_view name = argument.text;
+    name.remove_prefix(name.find_first_not_of('-'));
+    name = name.substr(0, name.find('='));
+    const absl::string_view positive = absl::StripPrefix(name, "no");
+    const bool is_negated =
+        absl::FindCommandLineFlag(name) == nullptr && absl::FindCommandLineFlag(positive) != nullptr;
+    given.emplace_back(is_negated ? positive : name);
+  }
+  return given;
+}
+
+std::string FlagHelp(absl::string_view usage, const std::vector<std::string>& names) {
+  std::string text = absl::StrCat(usage, "\n\nFlags (dashes and underscores are the same):\n");
+  for (const std::string& name : names) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    const std::string value = flag->DefaultValue();
+    absl::StrAppend(&text, "  --", absl::StrReplaceAll(name, {{"_", "-"}}), "\n      ", flag->Help(),
+                    value.empty() ? "" : absl::StrCat(" (default: ", value, ")"), "\n");
+  }
+  absl::StrAppend(&text, "  --flagfile\n      file with one --name=value a line, names with underscores\n");
+  return text;
 }
 
 std::vector<std::string> ParseFlags(absl::string_view usage, int argc, char** argv) {
@@ -109,6 +150,7 @@ std::vector<std::string> ParseFlags(absl::string_view usage, int argc, char** ar
     PrintHelp(usage);
     std::exit(0);
   }
+  CheckDurations(normalised);
   std::vector<char*> pointers;
   for (Argument& argument : normalised) pointers.push_back(argument.text.data());
   const std::vector<char*> rest = absl::ParseCommandLine(argc, pointers.data());

@@ -15,9 +15,16 @@ namespace ridge {
 // is a value where the flag before it takes one. A flag's file (--flagfile) is not rewritten.
 std::vector<std::string> NormaliseFlagNames(const std::vector<std::string>& arguments);
 
+// The flags that arguments give a value to, in their order, as they are registered: --no-graphs is "graphs".
+// Unknown ones are among them, those of a flag's file are not.
+std::vector<std::string> GivenFlags(const std::vector<std::string>& arguments);
+
+// `usage` and the help of these flags, as --help prints it.
+std::string FlagHelp(absl::string_view usage, const std::vector<std::string>& names);
+
 // Parses argv and returns the positional arguments (without the program's name). An unknown flag or a value
-// that does not parse ends the process with exit code 1 and a line that names the flag; --help prints `usage`
-// and the flags of the program to stdout and ends it with 0.
+// that does not parse (a duration without its unit, say) ends the process with exit code 1 and a line that
+// names the flag; --help prints `usage` and the flags of the program to stdout and ends it with 0.
 std::vector<std::string> ParseFlags(absl::string_view usage, int argc, char** argv);
 
 // "1073741824", "512MiB", "2GiB", "64KiB"; INVALID_ARGUMENT names the flag.

@@ -2,6 +2,7 @@
 
 usage: ladder_report_test.py RIDGE_BENCH
 """
+import gzip
 import importlib.util
 import json
 import pathlib
@@ -32,6 +33,56 @@ def ladder(bench, card, out):
     run(*base, "arrivals", "--engine=cached,flash", "--requests=40", "--rates=0.5,8")
 
 
+def helps(bench):
+    """Every flag is of a command, and every command's flags are there."""
+    def listed(text):
+        return set(re.findall(r"^  --([a-z-]+)$", text, re.MULTILINE))
+
+    everything = run(bench, "--help")
+    commands = re.findall(r"^  ([a-z-]+) +[a-z]", everything, re.MULTILINE)
+    expect(commands == ["ask", "closed", "arrivals", "serve-load", "replay", "draw", "overhead", "parity", "roofline"], f"commands: {commands}")
+    of_commands = set().union(*(listed(run(bench, command, "--help")) for command in commands))
+    expect(of_commands == listed(everything), f"flags of no command: {of_commands ^ listed(everything)}")
+    expect(listed(run(bench, "roofline", "--help")) == {"model", "card", "records", "out", "flagfile"}, "a command's help")
+
+
+def refusals(bench, folder):
+    """What would give wrong figures silently is refused, and the flag is named."""
+    base = [bench, "--model=synthetic:qwen2.5-1.5b", "--device=simulated:a10", f"--out={folder}"]
+    closed, arrivals = [*base, "closed", "--runs=1", "--warmup=0"], [*base, "arrivals", "--requests=4", "--rates=1"]
+    run(*closed, "--new_tokens=8")
+    expect("--new_tokens: p16-x1 in " in run(*closed, "--new_tokens=4", code=1), "other tokens")
+    expect("--launch: p16-x1 in " in run(*closed, "--new_tokens=8", "--launch=stream", code=1), "another choice")
+    expect("1 runs are on record" in run(*closed, "--new_tokens=8"), "says what it keeps")
+    run(*arrivals)
+    expect("1/s: on record, not measured again" in run(*arrivals), "says which pass it keeps")
+    expect("--requests: the pass at 1/s" in run(*arrivals, "--requests=5", code=1), "other requests")
+    expect("--runs: is not a flag of arrivals" in run(*arrivals, "--runs=2", code=1), "another command's flag")
+    expect("--source: nowhere.txt: no such file" in run(*closed, "--source=nowhere.txt", code=1), "names the source's flag")
+    elsewhere = subprocess.run([*map(str, closed), "--prompts=p64"], cwd=folder, capture_output=True, text=True)
+    expect(elsewhere.returncode == 0, f"finds the source from any folder: {elsewhere.stderr[-300:]}")
+    nobody = run(bench, "serve-load", "--target=127.0.0.1:1", f"--out={folder}", code=1)
+    expect("UNAVAILABLE: --target: 127.0.0.1:1: " in nobody, f"a service that is not there: {nobody}")
+    # A run that older versions measured twice would be counted as one batch.
+    rows = folder / "ridge" / "runs.csv.gz"
+    with gzip.open(rows, "rt") as file:
+        header, first = file.readline(), file.readline()
+    with gzip.open(rows, "wt") as file:
+        batch = first.split(",p16,16,8,1,")[1].split(",")[0]
+        file.write(header + first + first.replace(batch, "another"))
+    expect(f"run 0 of p16-x1 is there more than once (" in run(sys.executable, BENCH / "report.py", "write", folder, code=1), "a run twice")
+
+
+def replays(bench, folder):
+    """Recorded traces at their own times."""
+    base = [bench, "replay", "--model=synthetic:qwen2.5-1.5b", "--device=simulated:h200", "--time_scale=0.1", "--most_tokens=32768"]
+    for name in ("mooncake.jsonl", "burstgpt.csv"):
+        kind = name.split(".")[0]
+        out = run(*base, f"--{kind}={ROOT / 'tests/golden/traces' / name}", f"--out={folder / kind}")
+        expect("at its own times: served " in out and "0 unserved" in out, f"{kind}: {out}")
+    expect("--workload: required" in run(bench, "replay", "--model=x", code=1), "names what is missing")
+
+
 def story(bench, folder):
     """The whole ladder, small, in two halves and gone on with, and the page that is written from it."""
     out, page = folder / "whole", folder / "ladder.md"
@@ -52,12 +103,17 @@ def story(bench, folder):
     # Quick runs have 8 tokens and no prompt of 4,096.
     expect(rows["Without a cache every token is computed again"].endswith("| not measured |  |"), "says what was not measured")
     expect("| goodput/ridge | 1 | 0 | 0 |" in page.read_text(), "goodput is predicted")
+    # Two engines at three contexts, with three figures each; a pass that takes no time in Submit has no launch's cost.
+    expect("| a pass over one token | 18 | 0 | 0 |" in page.read_text(), "the cost of a pass is predicted")
     run(sys.executable, BENCH / "report.py", "write", out)
-    expect("## Controls" in (out / "LADDER.md").read_text(), "controls have tables")
+    whole = (out / "LADDER.md").read_text()
+    expect("## Controls" in whole and "chunk-128/chunked, chunk-512/chunked" in whole, "controls have tables, and say who predicted them")
+    expect(re.search(r"\| cached \| 256 \| \d+ \| \d+ hit \|", whole), "a pass's cost beside its prediction")
+    expect("uncommitted; records in commit uncommitted" in whole, "prediction and records name their commits")
 
 
 def main():
-    bench = sys.argv[1]
+    bench = pathlib.Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         ladder(bench, "a10-series", folder / "expected")
@@ -93,6 +149,9 @@ def main():
         expect((device / "flash" / "runs.csv.gz").read_bytes() == before, "a complete sweep is not measured again")
 
         story(bench, folder)
+        helps(bench)
+        refusals(bench, folder / "refused")
+        replays(bench, folder / "traces")
 
         expect("no such folder" in run(sys.executable, BENCH / "plot.py", folder / "nowhere", code=2)
                if importlib.util.find_spec("matplotlib") else True, "plot names a missing folder")

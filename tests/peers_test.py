@@ -38,7 +38,7 @@ class Server:
         body = await request.json()
         self.asked.append(body)
         if len(body["prompt"]) == 64:
-            return web.Response(status=503)
+            return web.Response(status=503, text="overloaded")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for token in range(body["max_tokens"]):
@@ -77,6 +77,9 @@ async def measure(folder):
     base = [sys.executable, ROOT / "bench/peers/completions.py", "--url", url, "--workload", workload, "--called", "peer", "--out", folder / "out"]
     code, out = await run(*base, "--prompts", prompts)
     expect(code == 0, f"exit {code}: {out}")
+    expect("3 requests, 1 unserved: 1 HTTP 503 (first: overloaded)" in out, f"says what failed: {out}")
+    code, out = await run(*(part if part != url else "http://127.0.0.1:1" for part in base), "--prompts", prompts)
+    expect(code == 1 and "none of 3 requests was served: 3 Client" in out, f"nobody there: exit {code}: {out}")
     code, out = await run(*base, "--prompts", prompts, "--in-flight", 1)
     expect(code == 0, f"in flight: exit {code}: {out}")
     prompts.write_text("{}")

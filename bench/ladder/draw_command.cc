@@ -7,7 +7,7 @@
 #include "bench/flags/shared_flags.h"
 #include "bench/ladder/engine_host.h"
 #include "bench/measure/pass_flags.h"
-#include "bench/records/gzip_file.h"
+#include "bench/measure/source_text.h"
 #include "bench/workload/draw.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
@@ -20,8 +20,8 @@ absl::Status WritePrompts(const Workload& workload, const std::string& path) {
   config.model = absl::GetFlag(FLAGS_model);
   const absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(config);
   if (!model.ok()) return model.status();
-  const absl::StatusOr<std::string> source = ReadGzip(absl::GetFlag(FLAGS_source));
-  if (!source.ok()) return InvalidField("--source", source.status().message());
+  const absl::StatusOr<std::string> source = ReadSource(absl::GetFlag(FLAGS_source));
+  if (!source.ok()) return source.status();
   Prompts prompts = (*model)->MakePrompts(*source);
   nlohmann::ordered_json by_label = nlohmann::ordered_json::object();
   for (const WorkItem& item : workload.items) {

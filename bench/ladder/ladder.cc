@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "bench/records/gzip_file.h"
+#include "bench/measure/source_text.h"
 #include "common/hash.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
@@ -61,8 +60,8 @@ absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
   if (config.out.empty()) return InvalidField("--out", "required");
   const absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(config.host);
   if (!model.ok()) return model.status();
-  const absl::StatusOr<std::string> source = ReadGzip(config.source_file);
-  if (!source.ok()) return InvalidField("--source", source.status().message());
+  const absl::StatusOr<std::string> source = ReadSource(config.source_file);
+  if (!source.ok()) return source.status();
   Prompts prompts = (*model)->MakePrompts(*source);
   const std::string bench_id = RandomId().substr(0, 8);
   for (const std::string& engine : config.engines) {
@@ -71,10 +70,7 @@ absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
     const absl::StatusOr<std::unique_ptr<EngineHost>> host = EngineHost::Open(config.host, names, **model);
     if (!host.ok()) return host.status();
     const std::string device_name = (*host)->info().device;
-    if (!absl::StrContains(device_name, config.expect_device)) {
-      return InvalidField("--expect_device",
-                          absl::StrCat("this is \"", device_name, "\", not \"", config.expect_device, "\""));
-    }
+    if (absl::Status status = CheckDevice(config, device_name); !status.ok()) return status;
     progress << "engine " << engine << " on " << device_name << ", loaded in " << (*host)->load_s() << " s"
              << std::endl;
     const RunContext context{.bench_id = bench_id,
@@ -120,6 +116,9 @@ absl::Status Closed(LadderConfig config, const ClosedFlags& flags, std::ostream&
 }
 
 absl::Status ArrivalSweep(LadderConfig config, const PassFlags& flags, std::ostream& progress) {
+  if (flags.pass.cancelled_share > 0) {
+    return InvalidField("--cancelled_share", "only a service's clients can leave");
+  }
   if (config.host.max_batch == 0) config.host.max_batch = kArrivalsMaxBatch;
   if (absl::Status status = SetContext(LongestOf(flags.pass.workload), &config); !status.ok()) return status;
   return ForEachEngine(config, progress, [&](const Subject& subject) { return RunPasses(subject, flags); });

@@ -4,8 +4,8 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "bench/flags/shared_flags.h"
 #include "bench/measure/pass_flags.h"
@@ -22,13 +22,16 @@ ABSL_FLAG(int, max_batch, 0, "sequences that run at once; 0: the largest batch, 
 ABSL_FLAG(int, step_tokens, 0, "most rows of one step; 0: as chunks, or whole prompts, and max_batch need");
 ABSL_FLAG(int, chunk_tokens, 512, "most prompt rows of one sequence in a step, where prompts are cut");
 ABSL_FLAG(int, max_context, 0, "most tokens of prompt and completion; 0: what the requests need");
-ABSL_FLAG(std::string, memory, "", "replaces the presets' choice, as ridge-worker's flag does");
-ABSL_FLAG(std::string, admission, "", "likewise");
-ABSL_FLAG(std::string, prefill, "", "likewise");
-ABSL_FLAG(std::string, step, "", "likewise");
-ABSL_FLAG(std::string, decode_attention, "", "likewise");
-ABSL_FLAG(std::string, launch, "", "likewise");
-ABSL_FLAG(std::string, prefix_cache, "off", "likewise; off unless it is what is measured");
+ABSL_FLAG(std::string, memory, "", "replaces the presets' choice of memory, as ridge-worker's flag does");
+ABSL_FLAG(std::string, admission, "",
+          "replaces the presets' choice of admission, as ridge-worker's flag does");
+ABSL_FLAG(std::string, prefill, "", "replaces the presets' choice of prefill, as ridge-worker's flag does");
+ABSL_FLAG(std::string, step, "", "replaces the presets' choice of steps, as ridge-worker's flag does");
+ABSL_FLAG(std::string, decode_attention, "",
+          "replaces the presets' choice of attention, as ridge-worker's flag does");
+ABSL_FLAG(std::string, launch, "", "replaces the presets' choice of launching, as ridge-worker's flag does");
+ABSL_FLAG(std::string, prefix_cache, "off",
+          "on, off, or empty: the presets' choice; off unless it is measured");
 ABSL_FLAG(bool, virtual_clock, true, "simulated devices: no time passes");
 
 ABSL_FLAG(std::vector<std::string>, prompts, {"p16"}, "closed: prompt lengths, as p16,p64");
@@ -42,6 +45,8 @@ ABSL_FLAG(absl::Duration, most_time, absl::ZeroDuration(),
 ABSL_FLAG(int, largest_warmed, 0,
           "closed: larger batches have no warm-ups, those before them were enough; 0: all have");
 ABSL_FLAG(int, new_tokens, 256, "closed: tokens to generate, but for mixed draws");
+ABSL_FLAG(std::string, a, "", "parity: folder of an engine's records");
+ABSL_FLAG(std::string, b, "", "parity: the folder to compare it with");
 ABSL_DECLARE_FLAG(uint64_t, draw_seed);
 
 namespace ridge::bench {
@@ -91,6 +96,12 @@ absl::StatusOr<LadderConfig> LadderConfigFromFlags() {
   }
   if (!status.ok()) return status;
   return config;
+}
+
+absl::Status CheckDevice(const LadderConfig& config, const std::string& device_name) {
+  if (absl::StrContains(device_name, config.expect_device)) return absl::OkStatus();
+  return InvalidField("--expect_device",
+                      absl::StrCat("this is \"", device_name, "\", not \"", config.expect_device, "\""));
 }
 
 absl::StatusOr<ClosedFlags> ClosedFlagsFromFlags() {

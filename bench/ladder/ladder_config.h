@@ -23,6 +23,9 @@ struct LadderConfig {
 // Errors name the flag.
 absl::StatusOr<LadderConfig> LadderConfigFromFlags();
 
+// INVALID_ARGUMENT where a device is not the expected one: cards have been exchanged silently before.
+absl::Status CheckDevice(const LadderConfig& config, const std::string& device_name);
+
 struct ClosedFlags {
   std::vector<Workload> workloads;
   int warmups, runs;

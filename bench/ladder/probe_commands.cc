@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -10,13 +11,13 @@
 #include "bench/flags/shared_flags.h"
 #include "bench/ladder/backend_probe.h"
 #include "bench/ladder/output_files.h"
-#include "bench/records/gzip_file.h"
+#include "bench/measure/source_text.h"
 #include "bench/workload/draw.h"
 #include "common/status.h"
 #include "worker/backend/simulated/card.h"
 
-ABSL_FLAG(std::string, a, "", "parity: folder of an engine's records");
-ABSL_FLAG(std::string, b, "", "parity: the folder to compare it with");
+ABSL_DECLARE_FLAG(std::string, a);
+ABSL_DECLARE_FLAG(std::string, b);
 
 namespace ridge::bench {
 namespace {
@@ -31,13 +32,14 @@ struct Probed {
   std::unique_ptr<EngineHost> host;
 };
 
-absl::StatusOr<Probed> OpenForProbe(HostConfig config, const std::string& engine) {
-  config.max_batch = 1;
-  absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(config);
+absl::StatusOr<Probed> OpenForProbe(const LadderConfig& config, const std::string& engine) {
+  HostConfig one = config.host;
+  one.max_batch = 1;
+  absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(one);
   if (!model.ok()) return model.status();
-  worker::PolicyNames names;
+  worker::PolicyNames names = config.choices;
   names.engine = engine;
-  absl::StatusOr<std::unique_ptr<EngineHost>> host = EngineHost::Open(config, names, **model);
+  absl::StatusOr<std::unique_ptr<EngineHost>> host = EngineHost::Open(one, names, **model);
   if (!host.ok()) return host.status();
   return Probed{*std::move(model), *std::move(host)};
 }
@@ -49,9 +51,9 @@ absl::StatusOr<std::string> LogitGap(const LadderConfig& config, const Output& a
     return std::string("one of them ends there");
   if (absl::StartsWith(config.host.device, worker::kSimulatedPrefix))
     return std::string("simulated devices have no logits to compare");
-  const absl::StatusOr<std::string> source = ReadGzip(config.source_file);
-  if (!source.ok()) return InvalidField("--source", source.status().message());
-  absl::StatusOr<Probed> probed = OpenForProbe(config.host, config.engines.front());
+  const absl::StatusOr<std::string> source = ReadSource(config.source_file);
+  if (!source.ok()) return source.status();
+  absl::StatusOr<Probed> probed = OpenForProbe(config, config.engines.front());
   if (!probed.ok()) return probed.status();
   Prompts prompts = probed->model->MakePrompts(*source);
   absl::StatusOr<Prompt> prompt = prompts.For({PromptLabel(a.prompt_tokens), a.prompt_tokens, 1, 0, {}});
@@ -68,11 +70,14 @@ absl::StatusOr<std::string> LogitGap(const LadderConfig& config, const Output& a
 
 absl::Status Overhead(const LadderConfig& config, std::ostream& out) {
   for (const std::string& engine : config.engines) {
-    absl::StatusOr<Probed> probed = OpenForProbe(config.host, engine);
+    absl::StatusOr<Probed> probed = OpenForProbe(config, engine);
     if (!probed.ok()) return probed.status();
+    const std::string device = probed->host->info().device;
+    if (absl::Status status = CheckDevice(config, device); !status.ok()) return status;
     BackendProbe probe = probed->host->Probe();
-    out << absl::StrFormat("%s as %s launches, on %s: a pass over one token, us\n",
-                           probed->model->served().name, engine, probed->host->info().device)
+    out << absl::StrFormat("%s as %s launches, on %s%s: a pass over one token, us\n",
+                           probed->model->served().name, engine, device,
+                           config.commit.empty() ? "" : absl::StrCat(", commit ", config.commit))
         << "| context | pipelined | serialized | of it in Submit | sync cost | launches | Submit a launch |\n"
            "|---|---|---|---|---|---|---|\n";
     const int64_t held = int64_t{probed->host->num_blocks()} * worker::kBlockTokens;

@@ -15,7 +15,7 @@
 namespace ridge::bench {
 namespace {
 
-constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
+constexpr absl::Duration kConnectTimeout = absl::Seconds(5);  // where nothing answers, not even a refusal
 // Sleeping wakes up late by about this much; what is left is spun.
 constexpr int64_t kSpinNs = 100'000;
 
@@ -32,8 +32,9 @@ std::string FinishName(v1::FinishReason reason) {
   }
 }
 
-v1::GenerateRequest ToProto(const TargetRequest& request) {
+v1::GenerateRequest ToProto(const TargetRequest& request, const std::string& model) {
   v1::GenerateRequest proto;
+  proto.set_model(model);
   proto.mutable_prompt_ids()->mutable_ids()->Add(request.prompt_ids->begin(), request.prompt_ids->end());
   proto.set_max_tokens(request.max_tokens);
   proto.set_ignore_eos(true);
@@ -71,8 +72,8 @@ class InFlight {
 // One request under way; lives until the run has ended.
 class Stream final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
-  Stream(const TargetRequest& request, InFlight* in_flight, TargetResult* result)
-      : proto_(ToProto(request)),
+  Stream(const TargetRequest& request, const std::string& model, InFlight* in_flight, TargetResult* result)
+      : proto_(ToProto(request, model)),
         cancel_after_tokens_(request.cancel_after_tokens),
         in_flight_(in_flight),
         result_(result) {
@@ -162,12 +163,13 @@ GrpcTarget::GrpcTarget(const GrpcTargetConfig& config) : config_(config) {
 GrpcTarget::~GrpcTarget() = default;
 
 absl::StatusOr<v1::GetModelResponse> GrpcTarget::GetModel() {
+  v1::GetModelRequest request;
+  request.set_model(config_.model);
   v1::GetModelResponse model;
   for (const auto& stub : stubs_) {  // so that no request waits for its connection
     grpc::ClientContext context;
-    context.set_wait_for_ready(true);
     context.set_deadline(absl::ToChronoTime(absl::Now() + kConnectTimeout));
-    if (const grpc::Status status = stub->GetModel(&context, {}, &model); !status.ok())
+    if (const grpc::Status status = stub->GetModel(&context, request, &model); !status.ok())
       return FromGrpc(status);
   }
   return model;
@@ -175,6 +177,7 @@ absl::StatusOr<v1::GetModelResponse> GrpcTarget::GetModel() {
 
 absl::StatusOr<Encoded> GrpcTarget::Encode(absl::string_view text) {
   v1::TokenizeRequest request;
+  request.set_model(config_.model);
   request.set_prompt(std::string(text));
   request.set_add_special_tokens(false);
   request.set_parse_special_tokens(false);
@@ -198,7 +201,7 @@ absl::StatusOr<std::vector<TargetResult>> GrpcTarget::Run(absl::Span<const Targe
   streams.reserve(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     results[i].end = "unsent";
-    streams.push_back(std::make_unique<Stream>(requests[i], &in_flight, &results[i]));
+    streams.push_back(std::make_unique<Stream>(requests[i], config_.model, &in_flight, &results[i]));
   }
   const int64_t begin_ns = RealClock()->NowNs();
   for (size_t i = 0; i < requests.size(); ++i) {

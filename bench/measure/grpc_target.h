@@ -19,6 +19,7 @@ struct GrpcTargetConfig {
   std::string target = "127.0.0.1:50050";      // host:port
   int connections = 4;                         // the streams are spread over them
   absl::Duration timeout = absl::Minutes(10);  // of each request
+  std::string model = "";                      // asked for by name; empty: whatever is served
 };
 
 class GrpcTarget : public Target {
@@ -26,7 +27,7 @@ class GrpcTarget : public Target {
   explicit GrpcTarget(const GrpcTargetConfig& config);
   ~GrpcTarget() override;
 
-  // What is served. Waits for the service to be there, at most ten seconds.
+  // What is served, once every connection is there. Does not wait for a service that is not.
   absl::StatusOr<v1::GetModelResponse> GetModel();
 
   // A text as the service tokenises it, without special tokens around it.

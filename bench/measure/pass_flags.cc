@@ -17,11 +17,11 @@ ABSL_FLAG(
 ABSL_FLAG(double, last_rate, 0, "the rate goes evenly from that of --rates to this one; 0: it stays");
 ABSL_FLAG(std::vector<std::string>, in_flight, {}, "instead of --rates: requests under way, a pass each");
 ABSL_FLAG(double, burstiness, 1, "1 is a Poisson process, less comes in bursts");
-ABSL_FLAG(int, requests, 400, "of the mixed draw, or the first ones of a trace");
+ABSL_FLAG(int, requests, 400, "of the mixed draw, or the first ones of a recorded trace");
 ABSL_FLAG(uint64_t, draw_seed, 0, "seed of mixed draws, arrivals and leaving clients");
 ABSL_FLAG(std::string, workload, "", "frozen workload, as `draw` writes it, instead of the mixed draw");
-ABSL_FLAG(std::string, mooncake, "", "likewise, Mooncake's JSON lines");
-ABSL_FLAG(std::string, burstgpt, "", "likewise, BurstGPT's CSV");
+ABSL_FLAG(std::string, mooncake, "", "recorded trace instead of the mixed draw: Mooncake's JSON lines");
+ABSL_FLAG(std::string, burstgpt, "", "recorded trace instead of the mixed draw: BurstGPT's CSV");
 ABSL_FLAG(double, time_scale, 1, "gaps of a trace are multiplied by it");
 ABSL_FLAG(int, most_tokens, 1 << 20, "requests of a trace with more tokens are left out");
 ABSL_FLAG(double, least_served, 0, "end after the first rate of which less than this share is served");
@@ -152,6 +152,7 @@ absl::Status RunPasses(const Subject& subject, const PassFlags& flags) {
   }
   if (!flags.in_flight.empty()) return RunConcurrencies(subject, flags.pass, flags.in_flight);
   if (!flags.rates.empty()) return RunRates(subject, flags.pass, flags.rates, flags.least_served_share);
+  *subject.progress << "workload: " << flags.pass.workload.origin << std::endl;
   return RunPass(subject, flags.pass).status();
 }
 

@@ -10,6 +10,7 @@ DIR/NAME/arrivals.csv.gz with the columns of ridge-bench. Needs aiohttp.
 """
 import argparse
 import asyncio
+import collections
 import csv
 import gzip
 import io
@@ -52,6 +53,7 @@ class Request:
         self.end_s = None
         self.tokens = 0
         self.end = "unsent"
+        self.error = ""
 
     async def run(self, session, url, model, begin):
         self.sent_s = time.perf_counter() - begin
@@ -60,11 +62,11 @@ class Request:
         try:
             async with session.post(url + "/v1/completions", json=body) as response:
                 if response.status != 200:
-                    self.end = f"HTTP {response.status}"
+                    self.end, self.error = f"HTTP {response.status}", (await response.text())[:300]
                     return
                 await self.read(response, begin)
         except Exception as error:  # whatever the connection died of is this request's end
-            self.end = type(error).__name__
+            self.end, self.error = type(error).__name__, str(error)
         finally:
             self.end_s = time.perf_counter() - begin
 
@@ -114,8 +116,20 @@ async def replay(requests, url, model, in_flight):
         await asyncio.gather(*tasks)
 
 
+def is_served(request):
+    return request.end in ("length", "stop") and request.first_s is not None
+
+
+def failures(requests):
+    """"3 HTTP 503 (first: overloaded), 1 unsent", the most frequent first; "" where all were served."""
+    failed = [request for request in requests if not is_served(request)]
+    counts = collections.Counter(request.end for request in failed)
+    firsts = {request.end: request.error for request in reversed(failed)}
+    return ", ".join(f"{count} {end}" + (f" (first: {firsts[end]})" if firsts[end] else "") for end, count in counts.most_common())
+
+
 def rows(arguments, header, requests):
-    served = [request.end in ("length", "stop") and request.first_s is not None for request in requests]
+    served = [is_served(request) for request in requests]
     late = sum(request.sent_s is not None and request.sent_s > request.arrival_s + LATE_S for request in requests)
     common = {"schema": 1, "bench_id": uuid.uuid4().hex[:8], "sweep_id": uuid.uuid4().hex[:8], "ridge_version": "", "commit": "",
               "engine": arguments.called, "engine_params": json.dumps({"workload": header["name"]}), "model": arguments.model,
@@ -163,9 +177,11 @@ def record(arguments, header, requests):
     if not arguments.in_flight and records[0]["late"]:
         sys.exit(f"{records[0]['late']} of {len(records)} requests were sent more than {LATE_S * 1e3:g} ms late: the run measured its "
                  "client and is not recorded")
+    if records[0]["unserved"] == len(records):
+        sys.exit(f"none of {len(records)} requests was served: {failures(requests)}: the run is not recorded")
     path = arguments.out / arguments.called / "arrivals.csv.gz"
     write(path, records)
-    print(f"{path}: {len(records)} requests, {records[0]['unserved']} unserved")
+    print(f"{path}: {len(records)} requests, {records[0]['unserved']} unserved" + (f": {failures(requests)}" if failures(requests) else ""))
 
 
 def main():

@@ -2,19 +2,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/measure/grpc_target.h"
-#include "bench/records/gzip_file.h"
+#include "bench/measure/source_text.h"
 #include "common/hash.h"
 #include "common/status.h"
 
 namespace ridge::bench {
 
 absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, std::ostream& progress) {
-  GrpcTarget target({config.target, config.connections, config.request_timeout});
+  GrpcTarget target({config.target, config.connections, config.request_timeout, config.model});
   const absl::StatusOr<v1::GetModelResponse> model = target.GetModel();
-  if (!model.ok())
-    return InvalidField("--target", absl::StrCat(config.target, ": ", model.status().message()));
-  const absl::StatusOr<std::string> source = ReadGzip(config.source_file);
-  if (!source.ok()) return InvalidField("--source", source.status().message());
+  if (!model.ok()) {
+    return absl::Status(model.status().code(),
+                        absl::StrCat("--target: ", config.target, ": ", model.status().message()));
+  }
+  const absl::StatusOr<std::string> source = ReadSource(config.source_file);
+  if (!source.ok()) return source.status();
   EncodeText encode;
   if (model->has_tokenizer()) encode = [&](absl::string_view text) { return target.Encode(text); };
   Prompts prompts(std::move(encode), *source, model->vocab_size());

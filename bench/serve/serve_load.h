@@ -12,6 +12,7 @@ namespace ridge::bench {
 
 struct ServeLoadConfig {
   std::string target;  // host:port
+  std::string model;   // by its name; empty: whatever is served
   int connections = 4;
   absl::Duration request_timeout = absl::Minutes(10);
   std::string source_file;  // text that prompts are cut from

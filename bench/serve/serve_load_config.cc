@@ -13,6 +13,7 @@ namespace ridge::bench {
 absl::StatusOr<ServeLoadConfig> ServeLoadConfigFromFlags() {
   ServeLoadConfig config;
   config.target = absl::GetFlag(FLAGS_target);
+  config.model = absl::GetFlag(FLAGS_model);
   config.connections = absl::GetFlag(FLAGS_connections);
   config.request_timeout = absl::GetFlag(FLAGS_request_timeout);
   config.source_file = absl::GetFlag(FLAGS_source);

@@ -75,7 +75,7 @@ v1::GenerateResponse WithSummary(v1::GenerateResponse message) {
 }
 
 TEST(AskTest, WritesTheTextAndThenTheFigures) {
-  const FixedServer server({Text({"Rh"}), Text({"", "\u00f4ne"}), WithSummary(Text({"."}))},
+  const FixedServer server({Text({"Rh"}), Text({""}), Text({"\u00f4ne"}), WithSummary(Text({"."}))},
                            grpc::Status::OK);
   std::ostringstream text;
   std::ostringstream report;
@@ -83,6 +83,15 @@ TEST(AskTest, WritesTheTextAndThenTheFigures) {
   EXPECT_EQ(text.str(), "Rh\u00f4ne.\n");
   EXPECT_THAT(report.str(), StartsWith("4 prompt + 4 completion tokens, finish: length, TTFT "));
   EXPECT_THAT(report.str(), HasSubstr(" tokens/s, seed 18446744073709551615, model tiny\n"));
+}
+
+TEST(AskTest, SaysHowManyTokensSharedAMessage) {
+  const FixedServer server({Text({"a"}), Text({"b", "c"}), WithSummary(Text({"d"}))}, grpc::Status::OK);
+  std::ostringstream text;
+  std::ostringstream report;
+  EXPECT_TRUE(Ask(server.Config(), text, report).ok());
+  EXPECT_THAT(report.str(),
+              HasSubstr(" tokens/s; 1 of 4 tokens shared the message of the one before, an ITL of 0, seed "));
 }
 
 TEST(AskTest, WithoutTextTheIdsAreShown) {

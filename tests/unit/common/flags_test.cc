@@ -11,10 +11,12 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 
 ABSL_FLAG(int, test_batch_rows, 8, "rows");
 ABSL_FLAG(bool, test_graphs, true, "graphs");
 ABSL_FLAG(std::string, test_name, "", "name");
+ABSL_FLAG(absl::Duration, test_limit, absl::Seconds(1), "limit");
 
 namespace ridge {
 namespace {
@@ -44,6 +46,19 @@ TEST(NormaliseFlagNamesTest, ValuesStayAsTheyAre) {
 TEST(NormaliseFlagNamesTest, StopsAtALoneDoubleDash) {
   EXPECT_THAT(NormaliseFlagNames({"p", "--a-b", "--", "--c-d=e-f"}),
               ElementsAre("p", "--a_b", "--", "--c-d=e-f"));
+}
+
+TEST(GivenFlagsTest, NamesWhatIsGivenAsItIsRegistered) {
+  EXPECT_THAT(GivenFlags({"p", "in-file", "--test-name", "--test-limit", "--no-test-graphs",
+                          "-test_batch_rows=3", "--unknown", "--", "--test-limit=1s"}),
+              ElementsAre("test_name", "test_graphs", "test_batch_rows", "unknown"));
+}
+
+TEST(FlagHelpTest, ListsTheFlagsInTheOrderAsked) {
+  const std::string help = FlagHelp("usage: p", {"test_name", "test_batch_rows"});
+  EXPECT_THAT(help, testing::StartsWith("usage: p\n\nFlags (dashes and underscores are the same):\n"
+                                        "  --test-name\n      name\n"
+                                        "  --test-batch-rows\n      rows (default: 8)\n"));
 }
 
 // ParseFlags is for one call a process, so each case runs in a child. It prints what was parsed and exits
@@ -94,6 +109,13 @@ TEST(ParseFlagsDeathTest, UnknownFlagEndsTheProcessAndIsNamed) {
 TEST(ParseFlagsDeathTest, BadValueEndsTheProcessAndNamesFlagAndValue) {
   EXPECT_EXIT(ParseAndPrint({"p", "--test-batch-rows=many"}), testing::ExitedWithCode(1),
               "many.*test_batch_rows");
+}
+
+TEST(ParseFlagsDeathTest, ADurationNeedsItsUnit) {
+  const char* expected = "--test_limit: \"5\" is not a duration with its unit, as 5s, 200ms or 1m30s";
+  EXPECT_EXIT(ParseAndPrint({"p", "--test-limit=5"}), testing::ExitedWithCode(1), expected);
+  EXPECT_EXIT(ParseAndPrint({"p", "--test-limit", "5", "in-file"}), testing::ExitedWithCode(1), expected);
+  EXPECT_EXIT(ParseAndPrint({"p", "--test-limit", "1m30s"}), testing::ExitedWithCode(0), "8 graphs  \\[\\]");
 }
 
 TEST(ParseFlagsDeathTest, ReadsAFlagFile) {

@@ -33,14 +33,21 @@ class TimedServer final : public v1::Inference::Service {
   GrpcTargetConfig Config() const { return {.target = absl::StrCat("127.0.0.1:", port_), .connections = 2}; }
   int most_at_once() const { return most_at_once_.load(); }
 
-  grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest*,
+  static grpc::Status CheckName(const std::string& model) {
+    if (model.empty() || model == "timed") return grpc::Status::OK;
+    return {grpc::StatusCode::NOT_FOUND, absl::StrCat("model: \"", model, "\" is not served")};
+  }
+
+  grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
                         v1::GetModelResponse* response) override {
+    if (grpc::Status status = CheckName(request->model()); !status.ok()) return status;
     response->set_name("timed");
     return grpc::Status::OK;
   }
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    if (grpc::Status status = CheckName(request->model()); !status.ok()) return status;
     if (request->max_tokens() > 1000) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "queue: full"};
     const int now = ++at_once_;
     most_at_once_ = std::max(most_at_once_.load(), now);
@@ -101,6 +108,22 @@ TEST(GrpcTargetTest, TimesTokensAsTheServerSentThem) {
     errors.push_back(std::abs(results[0].token_s[i] - results[0].token_s[i - 1] - 0.010));
   std::nth_element(errors.begin(), errors.begin() + 10, errors.end());
   EXPECT_LT(errors[10], 0.0002);
+}
+
+TEST(GrpcTargetTest, AServiceThatIsNotThereIsSaidToBeUnavailableAtOnce) {
+  GrpcTarget target({.target = "127.0.0.1:1"});
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(target.GetModel().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(3));
+}
+
+TEST(GrpcTargetTest, AsksForItsModelByName) {
+  TimedServer server(absl::Milliseconds(1));
+  GrpcTargetConfig config = server.Config();
+  config.model = "another";
+  GrpcTarget target(config);
+  EXPECT_EQ(target.GetModel().status().message(), "model: \"another\" is not served");
+  EXPECT_EQ(target.Run(Requests({0}, 1), {})->front().error, "model: \"another\" is not served");
 }
 
 TEST(GrpcTargetTest, TokensOfOneMessageShareItsTime) {

@@ -1,0 +1,19 @@
+// Which flags each subcommand of ridge-bench takes: a flag of another one would be ignored, and is refused.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace ridge::bench {
+
+// Their names, in the order in which help shows them; empty where there is no such command.
+std::vector<std::string> FlagsOf(absl::string_view command);
+
+// INVALID_ARGUMENT "--flag: ..." where one of the flags that were given is not of the command, or needs
+// another one that was not given, or does not go with one that was.
+absl::Status CheckCommandFlags(absl::string_view command, const std::vector<std::string>& given);
+
+}  // namespace ridge::bench
