@@ -13,14 +13,20 @@ def processor():
 
 
 def write_headline(device, command, figures):
-    """figures: (name, value, unit, bar, baseline), the bar as ">= 0.7" or "<= 1.1". Newer ones replace older ones of the same name."""
+    """As update(), of the sources as they are, on a device by its name."""
     slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", device.lower())).strip("-")
-    path = ROOT / "bench/results" / slug / "headline.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    update(ROOT / "bench/results" / slug / "headline.json", command, commit, figures)
+
+
+def update(path, command, commit, figures):
+    """figures: (name, value, unit, bar, baseline), the bar as ">= 0.7" or "<= 1.1". Newer ones replace older ones of the same name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     new = [{"name": name, "value": round(value, 3), "unit": unit, "bar": bar, "baseline": baseline, "command": command, "commit": commit,
             "date": datetime.date.today().isoformat()} for name, value, unit, bar, baseline in figures]
-    names = {figure["name"] for figure in new}
-    old = json.loads(path.read_text()) if path.exists() else []
-    merged = [figure for figure in old if figure["name"] not in names] + new
-    path.write_text("[\n" + ",\n".join("  " + json.dumps(figure) for figure in merged) + "\n]\n")
+    merged = {figure["name"]: figure for figure in (json.loads(path.read_text()) if path.exists() else [])}
+    for figure in new:
+        known = merged.get(figure["name"])
+        if known is None or (known["value"], known["commit"]) != (figure["value"], figure["commit"]):
+            merged[figure["name"]] = figure  # what was measured before keeps its date
+    path.write_text("[\n" + ",\n".join("  " + json.dumps(figure) for figure in merged.values()) + "\n]\n")

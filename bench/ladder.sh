@@ -3,16 +3,17 @@
 # where it stopped. bench/plot.py, bench/report.py and bench/story.py make pages of what it leaves.
 #
 # usage: bench/ladder.sh --model MODEL --out DIR [--device auto] [--size gpu|cpu|quick] [--part all|a|b] [--services yes|no]
-#                        [--bin DIR] [--commit NAME] [--expect-device NAME]
+#                        [--only PATTERN] [--bin DIR] [--commit NAME] [--expect-device NAME]
 #   --size      gpu: the series' sizes; cpu: a small model's on a CPU; quick: one of each, to see that everything works
 #   --part      a and b are about half each and may run at the same time on two cards, into two folders
+#   --only      the tasks whose names match, as "goodput", "mixed-ridge" or "^(pool|slots)"; all names are at the end of this file
 #   --services  goodput through ridge-worker and ridge-router (yes) or of engines in this process (no: simulated cards on a virtual clock)
 #   --bin       where ridge-bench, ridge-worker and ridge-router lie   (build/release/bin)
 #   --out       DIR/ENGINE; DIR/controls/NAME/ENGINE and DIR/goodput/ENGINE; DIR/overhead-PART.md
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-model="" out="" device=auto size=gpu part=all services="" bin="$root/build/release/bin" commit="" expect_device=""
+model="" out="" device=auto size=gpu part=all only="" services="" bin="$root/build/release/bin" commit="" expect_device=""
 
 die() {
   echo "ladder.sh: $*" >&2
@@ -22,7 +23,7 @@ die() {
 while [ $# -gt 0 ]; do
   case "$1" in
     --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0" && exit ;;
-    --model | --out | --device | --size | --part | --services | --bin | --commit | --expect-device) [ $# -ge 2 ] || die "$1 needs a value" ;;
+    --model | --out | --device | --size | --part | --only | --services | --bin | --commit | --expect-device) [ $# -ge 2 ] || die "$1 needs a value" ;;
     *) die "unknown argument $1; see the head of this file" ;;
   esac
   name="${1#--}"
@@ -74,7 +75,7 @@ if [ -n "$workload" ]; then arriving=("--workload=$workload"); fi
 task() {
   local name=$1 begin=$SECONDS
   shift
-  [ -e "$out/done/$name" ] && return
+  if [ -e "$out/done/$name" ] || ! [[ $name =~ $only ]]; then return; fi
   echo "== $name (at $SECONDS s)"
   "$@"
   echo "== $name took $((SECONDS - begin)) s"
@@ -114,7 +115,6 @@ slots() {  # ENGINE SLOTS
     --max_context=$context --runs=1 --warmup=1
 }
 overhead() { bench overhead "${on[@]}" --engine=cached,ridge | tee "$out/overhead-$part.md"; }
-
 
 # Goodput: the highest rate of the mixed draw that meets the limits, prefix cache off. A search that broke off begins anew.
 goodput() {

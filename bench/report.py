@@ -19,6 +19,7 @@ import re
 import subprocess
 import sys
 
+import headline
 import ladder_records as records
 
 CLOSED_KEYS = {"ttft_ms": "TTFT, ms", "itl_p50_ms": "ITL p50, ms", "tokens_per_s": "tokens/s"}
@@ -281,6 +282,18 @@ def published(root):
     print(table(["engine", "offered/s", "served/s there", "here"], rows))
 
 
+def goodput_headline(root):
+    """Keeps ridge's goodput beside flash's as the device's figure with a bar, where both were measured at a commit that is known."""
+    folders = [root / "goodput" / engine for engine in ("flash", "ridge")]
+    commit = [(records.commits(folder) or ["unknown"])[-1] for folder in folders][-1]
+    flash, ridge = (records.goodput(folder)[0] for folder in folders)
+    if flash > 0 and ridge > 0 and commit != "unknown":
+        context = records.context(root / "naive") or records.context(folders[1])
+        headline.update(root / "headline.json", f"bench/ladder.sh --model {context['model']} --device {context['device']} --out DIR --only goodput", commit,
+                        [("goodput_ridge_over_flash", ridge / flash, "ratio", ">= 1.2",
+                          f"flash through worker and router, same ladder: {flash:.1f} requests/s offered, ridge {ridge:.1f}")])
+
+
 def write(root):
     folders = records.engine_folders(root)
     if not folders:
@@ -290,6 +303,7 @@ def write(root):
         print(folder / "README.md")
     (root / "LADDER.md").write_text(ladder_page(root, folders))
     print(root / "LADDER.md")
+    goodput_headline(root)
 
 
 def main():

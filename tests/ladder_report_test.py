@@ -7,6 +7,7 @@ import importlib.util
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -93,6 +94,8 @@ def story(bench, folder):
     expect("batches-ridge" not in run(*ladder), "what was measured is not measured again")
     expect("is not there; build first" in run(*ladder, "--bin", folder, code=1), "names missing programs")
     expect("holds a ladder of" in run(*ladder, "--device", "simulated:a10", code=1), "a folder has one ladder")
+    few = run(*ladder, "--out", folder / "few", "--only", "^goodput-|mixed-flash")
+    expect(re.findall(r"^== ([a-z0-9-]+) \(", few, re.MULTILINE) == ["goodput-flash", "goodput-ridge", "mixed-flash"], f"only some tasks: {few[-300:]}")
     expect("--services: maybe" in run(*ladder, "--services", "maybe", code=1), "names what is no choice")
     page.write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("parts", "engines", "predictions", "cpu")))
     run(sys.executable, BENCH / "report.py", "predict", out, out)
@@ -106,6 +109,12 @@ def story(bench, folder):
     # Two engines at three contexts, with three figures each; a pass that takes no time in Submit has no launch's cost.
     expect("| a pass over one token | 18 | 0 | 0 |" in page.read_text(), "the cost of a pass is predicted")
     run(sys.executable, BENCH / "report.py", "write", out)
+    expect(not (out / "headline.json").exists(), "a figure of no known commit is no headline")
+    run(*ladder, "--out", folder / "known", "--only", "^goodput-", "--commit", "abc1234")
+    shutil.copytree(out / "naive", folder / "known" / "naive")
+    run(sys.executable, BENCH / "report.py", "write", folder / "known")
+    figure, = json.loads((folder / "known" / "headline.json").read_text())
+    expect(figure["name"] == "goodput_ridge_over_flash" and figure["commit"] == "abc1234" and 0.5 < figure["value"] < 2, f"headline: {figure}")
     whole = (out / "LADDER.md").read_text()
     expect("## Controls" in whole and "chunk-128/chunked, chunk-512/chunked" in whole, "controls have tables, and say who predicted them")
     expect(re.search(r"\| cached \| 256 \| \d+ \| \d+ hit \|", whole), "a pass's cost beside its prediction")

@@ -102,7 +102,7 @@ std::string PassLine(const PassOptions& options, const OpenSummary& summary) {
   if (summary.unserved > 0) absl::StrAppend(&line, "; unserved: ", FailureText(summary));
   if (summary.shared_message_tokens > 0) {
     absl::StrAppend(&line, "; ", summary.shared_message_tokens,
-                    " tokens came in one message with the one before, a gap of 0");
+                    " of the gaps are 0: tokens in the message of the one before");
   }
   return line;
 }
