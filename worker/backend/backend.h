@@ -63,6 +63,10 @@ class Backend {
   // is a bug of the caller (CHECK).
   virtual StepTicket Submit(const StepPlan& plan) = 0;
 
+  // Returns when the oldest step that was not collected has ended, or after `most_ns` at the latest. A
+  // backend that cannot tell returns at once.
+  virtual void WaitFor(StepTicket /*ticket*/, int64_t /*most_ns*/) {}
+
   // Waits for a step. Tickets are collected in order, each once. An error means that the device is lost: the
   // process should end.
   virtual absl::StatusOr<StepResult> Collect(StepTicket ticket) = 0;

@@ -43,6 +43,14 @@ Sequence* RunningSet::NextPrefill(const std::vector<Sequence*>& planned) const {
   return next;
 }
 
+int64_t RunningSet::PrefillLeft(const Tenant& tenant) const {
+  int64_t left = 0;
+  for (const Sequence* sequence : sequences_) {
+    if (sequence->tenant == &tenant) left += std::max(sequence->prefill_tokens - sequence->planned_rows, 0);
+  }
+  return left;
+}
+
 Sequence* RunningSet::Victim(const Sequence& for_whom) const {
   for (auto it = sequences_.rbegin(); it != sequences_.rend() && *it != &for_whom; ++it) {
     if (!IsProtected(**it)) return *it;

@@ -33,6 +33,9 @@ class RunningSet {
   // None of `planned`; null where there is none.
   Sequence* NextPrefill(const std::vector<Sequence*>& planned) const;
 
+  // What is left of a tenant's prompts.
+  int64_t PrefillLeft(const Tenant& tenant) const;
+
   // The youngest of the lowest priority that may be preempted, if it is younger than this one; else null.
   Sequence* Victim(const Sequence& for_whom) const;
 

@@ -35,7 +35,9 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixCache
       pool_(pool),
       memory_(config.policy.memory, config.policy.prefix_cache, config.slot_tokens, pool, cache),
       watermark_(Preempts() ? pool->num_blocks() / kWatermarkShare : 0),
-      slots_(config.policy.admission == AdmissionPolicy::kOne ? 1 : config.max_running) {
+      slots_(config.policy.admission == AdmissionPolicy::kOne ? 1 : config.max_running),
+      tenants_(config.step_tokens),
+      flood_limit_(config.step_tokens) {
   RIDGE_CHECK(config.max_running >= 1 && config.step_tokens >= config.max_running &&
               config.chunk_tokens >= 1);
   RIDGE_CHECK(config.policy.memory != MemoryPolicy::kSlots || config.slot_tokens >= 1);
@@ -208,7 +210,7 @@ void Scheduler::PlanPrompts(int64_t now_ns, ScheduledStep* step) {
   }
   if (config_.policy.prefill == PrefillPolicy::kPadded) padding_.AddPrompts(step->admitted);
   for (Sequence* sequence : running_) {
-    if (budget > 0 && !sequence->prefill_planned()) PlanChunk(sequence, &budget, step);
+    if (budget > 0 && !sequence->prefill_planned()) budget -= PlanChunk(sequence, budget, step);
   }
   const int32_t padded = padding_.TakeRows(budget);
   step->plan.padded_rows += padded;
@@ -244,22 +246,31 @@ void Scheduler::AdmitBatch(int64_t now_ns, ScheduledStep* step) {
 }
 
 void Scheduler::PlanChunks(int64_t now_ns, int32_t budget, ScheduledStep* step) {
+  flood_limit_.BeginStep();
   bool admits = true;
   while (budget > 0) {
     Sequence* running = running_.NextPrefill(step->sequences);
     Sequence* waiting = admits ? NextWaiting(now_ns) : nullptr;
     // A running prefill holds memory already: only a tenant that was served less, or a higher class, goes
     // before it.
-    if (waiting != nullptr && (running == nullptr || GoesBefore(*waiting, *running))) {
-      // Nobody passes one that has to wait for memory or a slot.
-      admits = Admit(waiting, step);
-      if (admits) PlanChunk(waiting, &budget, step);
-    } else if (running != nullptr) {
-      PlanChunk(running, &budget, step);
-    } else {
-      return;
-    }
+    const bool from_waiting = waiting != nullptr && (running == nullptr || GoesBefore(*waiting, *running));
+    Sequence* next = from_waiting ? waiting : running;
+    if (next == nullptr) return;
+    const int32_t most = Floods(*next->tenant) ? std::min(budget, flood_limit_.RowsLeft()) : budget;
+    if (most == 0) return flood_limit_.EndShort();
+    // Nobody passes one that has to wait for memory or a slot.
+    if (from_waiting && !(admits = Admit(next, step))) continue;
+    const bool floods = Floods(*next->tenant);  // what the prefix cache had is not computed
+    const int32_t rows = PlanChunk(next, most, step);
+    flood_limit_.Add(rows, floods);
+    budget -= rows;
   }
+}
+
+bool Scheduler::Floods(const Tenant& tenant) const {
+  // Of one tenant alone nothing is asked.
+  return tenants_.active() > 1 &&
+         tenant.waiting_tokens + running_.PrefillLeft(tenant) > int64_t{config_.step_tokens};
 }
 
 Sequence* Scheduler::NextWaiting(int64_t now_ns) const {
@@ -292,11 +303,11 @@ bool Scheduler::TakeBlocks(Sequence* sequence, ScheduledStep* step) {
                       padding_.batch_tokens(), lender, &step->plan.copies);
 }
 
-void Scheduler::PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* step) {
+int32_t Scheduler::PlanChunk(Sequence* sequence, int32_t most, ScheduledStep* step) {
   const int32_t begin = sequence->planned_rows;
   const bool whole = config_.policy.prefill != PrefillPolicy::kChunked;
   const int32_t rows =
-      std::min({sequence->prefill_tokens - begin, whole ? INT32_MAX : config_.chunk_tokens, *budget});
+      std::min({sequence->prefill_tokens - begin, whole ? INT32_MAX : config_.chunk_tokens, most});
   const bool completes = begin + rows == sequence->prefill_tokens;
   const auto token_offset = static_cast<int32_t>(step->plan.tokens.size());
   for (int32_t i = 0; i < rows; ++i) step->plan.tokens.push_back(sequence->token(begin + i));
@@ -308,7 +319,7 @@ void Scheduler::PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* st
               .num_outputs = completes ? 1 : 0},
              sequence, step);
   step->prefill_rows += rows;
-  *budget -= rows;
+  return rows;
 }
 
 void Scheduler::AddSegment(Segment segment, Sequence* sequence, ScheduledStep* step) {

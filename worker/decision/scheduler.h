@@ -3,7 +3,8 @@
 // One forward a step carries the decode rows of all running sequences and packed prefill chunks under a token
 // budget, so that a long prompt cannot hold up running sequences for longer than one step of step_tokens
 // rows. Decode rows come first. What is left of the budget goes to running prefills and admissions: to the
-// tenant that was served least, to running before waiting sequences among equals.
+// tenant that was served least, to running before waiting sequences among equals; a flood of long prompts
+// does not fill up the steps of others' short ones (flood_limit.h).
 //
 // Memory is taken on demand: an admission takes the blocks of what is known, beyond a watermark that it
 // leaves to running sequences; decoding takes a block when it reaches it. Where none is left, the youngest
@@ -20,6 +21,7 @@
 
 #include "worker/backend/step_plan.h"
 #include "worker/decision/engine_policy.h"
+#include "worker/decision/flood_limit.h"
 #include "worker/decision/forks.h"
 #include "worker/decision/padding.h"
 #include "worker/decision/running_set.h"
@@ -98,7 +100,10 @@ class Scheduler {
   Sequence* NextWaiting(int64_t now_ns) const;
   bool Admit(Sequence* sequence, ScheduledStep* step);
   bool TakeBlocks(Sequence* sequence, ScheduledStep* step);
-  void PlanChunk(Sequence* sequence, int32_t* budget, ScheduledStep* step);
+  // Whether the tenant has more to prefill than a step takes.
+  bool Floods(const Tenant& tenant) const;
+  // Adds as much of a prompt as goes into `most` rows; returns how many it took.
+  int32_t PlanChunk(Sequence* sequence, int32_t most, ScheduledStep* step);
   void AddSegment(Segment segment, Sequence* sequence, ScheduledStep* step);
 
   void Preempt(Sequence* sequence);
@@ -120,6 +125,7 @@ class Scheduler {
   Forks forks_;
   RunningSet running_;
   Padding padding_;
+  FloodLimit flood_limit_;
   int32_t unsettled_ = 0;  // preempted or finished with steps in flight: what they hold comes back
   int64_t preemptions_ = 0;
 

@@ -16,7 +16,7 @@ Tenant* TenantShares::Enter(const std::string& name) {
   std::unique_ptr<Tenant>& tenant = tenants_[name];
   if (tenant == nullptr) tenant = std::make_unique<Tenant>(Tenant{.name = name});
   if (tenant->sequences == 0) {
-    tenant->served_rows = std::max(tenant->served_rows, LeastServed());
+    tenant->served_rows = std::max(tenant->served_rows, LeastServed() - step_tokens_);
     ++active_;
   }
   ++tenant->sequences;

@@ -1,8 +1,9 @@
 // How much of the engine each tenant has had, so that who had least comes first (virtual token counters).
 //
-// Each row of a tenant's sequences adds one to what it was served. A tenant that becomes active starts at
-// what the least served active one has, or at its own count where that is more: being idle saves nothing up,
-// and so nobody can be made to wait for a newcomer's past.
+// Each row of a tenant's sequences adds one to what it was served. A tenant that becomes active starts a
+// step's rows before the least served active one, or at its own count where that is more: being idle saves up
+// no more than that, and so nobody can be made to wait for a newcomer's past, and a prompt that is little
+// longer than a step does not have to let others pass in the middle.
 //
 // Threads: engine thread only. Ownership: tenants live here while they are active.
 #pragma once
@@ -20,19 +21,25 @@ struct Tenant {
   int64_t served_rows = 0;
   int32_t sequences = 0;  // that are not finished; active where there is one
   int32_t running = 0;
+  int64_t waiting_tokens = 0;  // known ones of those that wait
 };
 
 class TenantShares {
  public:
+  explicit TenantShares(int32_t step_tokens) : step_tokens_(step_tokens) {}
+
   // A sequence of this tenant comes in.
   Tenant* Enter(const std::string& name);
   // One of its sequences finished.
   void Leave(Tenant* tenant);
 
+  int32_t active() const { return active_; }
+
  private:
   int64_t LeastServed() const;
   void Forget();
 
+  const int32_t step_tokens_;
   absl::flat_hash_map<std::string, std::unique_ptr<Tenant>> tenants_;
   int32_t active_ = 0;
 };

@@ -12,6 +12,7 @@ void WaitingQueue::Add(Sequence* sequence) {
   RIDGE_CHECK(line.sequences.emplace(sequence->id, sequence).second);
   ++size_;
   tokens_ += sequence->prompt_tokens();
+  sequence->tenant->waiting_tokens += sequence->known_tokens();
 }
 
 void WaitingQueue::Remove(Sequence* sequence) {
@@ -20,6 +21,7 @@ void WaitingQueue::Remove(Sequence* sequence) {
   if (line->second.sequences.empty()) lines_.erase(line);
   --size_;
   tokens_ -= sequence->prompt_tokens();
+  sequence->tenant->waiting_tokens -= sequence->known_tokens();
 }
 
 void WaitingQueue::Admit(Sequence* sequence, int64_t now_ns) {

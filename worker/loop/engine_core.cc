@@ -9,6 +9,13 @@
 namespace ridge::worker {
 namespace {
 
+// A step that takes less has its successor submitted at once.
+constexpr int64_t kLongStepNs = 4'000'000;
+// How long before the expected end of a long step its successor is planned: what planning and submitting
+// take, with waking up, and this share of the step for what the expectation may be wrong.
+constexpr int64_t kPlanningNs = 200'000;
+constexpr int64_t kUncertainShare = 64;
+
 OutputItem EndItem(const Sequence& sequence, const absl::Status& status) {
   OutputItem item;
   item.stream = sequence.output;
@@ -97,7 +104,10 @@ void EngineCore::BeginSteps() {
 
 absl::StatusOr<bool> EngineCore::FinishStep() {
   const bool worked = !in_flight_.empty();
-  if (worked) {
+  if (const int64_t wait_ns = NsUntilSuccessor(); wait_ns > 0) {
+    backend_->WaitFor(in_flight_.front().ticket, wait_ns);
+    in_flight_.front().is_ending = true;
+  } else if (worked) {
     absl::Status status = CollectStep();
     if (!status.ok()) return status;
   }
@@ -123,8 +133,7 @@ void EngineCore::EndExpired() {
 }
 
 void EngineCore::SubmitSteps() {
-  const size_t steps_in_flight = config_.policy.launch == LaunchPolicy::kGraph ? 2 : 1;
-  while (in_flight_.size() < steps_in_flight) {
+  while (in_flight_.size() < MostInFlight() && NsUntilSuccessor() == 0) {
     const int64_t now_ns = clock_->NowNs();
     ScheduledStep step = scheduler_.Plan(now_ns);
     if (step.empty()) return;
@@ -132,8 +141,19 @@ void EngineCore::SubmitSteps() {
       if (sequence->admitted_ns == 0) sequence->admitted_ns = now_ns;
     }
     const StepTicket ticket = backend_->Submit(step.plan);
-    in_flight_.push_back({ticket, std::move(step), now_ns});
+    const StepCounts counts = CountsOf(step.plan);
+    in_flight_.push_back({ticket, std::move(step), counts, now_ns, step_times_.Expect(counts)});
   }
+}
+
+int64_t EngineCore::NsUntilSuccessor() const {
+  if (MostInFlight() == 1 || in_flight_.size() != 1) return 0;
+  const InFlightStep& running = in_flight_.front();
+  if (running.is_ending || running.expected_ns < kLongStepNs) return 0;
+  // A step that was submitted while another ran begins when that one ends.
+  const int64_t begin_ns = std::max(running.submitted_ns, last_collected_ns_);
+  const int64_t due_ns = begin_ns + running.expected_ns - running.expected_ns / kUncertainShare - kPlanningNs;
+  return std::max<int64_t>(due_ns - clock_->NowNs(), 0);
 }
 
 absl::Status EngineCore::CollectStep() {
@@ -148,9 +168,10 @@ absl::Status EngineCore::CollectStep() {
   totals_.kv_positions += result->kv_positions;
   totals_.launches += result->launches;
   const int64_t now_ns = clock_->NowNs();
-  // A step that was submitted while another ran begins when that one ends.
+  const int64_t duration_ns = now_ns - std::max(flight.submitted_ns, last_collected_ns_);
+  step_times_.Add(flight.counts, duration_ns);
   metrics_->OnStep(static_cast<int32_t>(flight.step.sequences.size()), flight.step.decode_rows,
-                   flight.step.prefill_rows, now_ns - std::max(flight.submitted_ns, last_collected_ns_));
+                   flight.step.prefill_rows, duration_ns);
   last_collected_ns_ = now_ns;
 
   std::vector<OutputItem> items;

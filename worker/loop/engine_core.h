@@ -21,6 +21,7 @@
 #include "worker/loop/engine.h"
 #include "worker/loop/engine_metrics.h"
 #include "worker/loop/output_thread.h"
+#include "worker/loop/step_times.h"
 #include "worker/memory/block_pool.h"
 #include "worker/memory/prefix_cache.h"
 
@@ -55,13 +56,15 @@ class EngineCore {
 
   void CancelAll(const absl::Status& why);
 
-  // Ends what is past its time and submits steps, as many as may be in flight.
+  // Ends what is past its time and submits steps, as many as may be in flight. The successor of a long step
+  // is planned only when that is about to end, so that who arrives meanwhile is in it.
   void BeginSteps();
 
-  // Collects the oldest step in flight; false where there is none. An error means that the device is lost.
+  // Collects the oldest step in flight, or waits until its successor is to be planned; false where there is
+  // none. An error means that the device is lost.
   absl::StatusOr<bool> FinishStep();
 
-  // Both.
+  // Both: a turn. Who arrives is added between two.
   absl::StatusOr<bool> RunOnce() {
     BeginSteps();
     return FinishStep();
@@ -93,7 +96,10 @@ class EngineCore {
   struct InFlightStep {
     StepTicket ticket;
     ScheduledStep step;
+    StepCounts counts;
     int64_t submitted_ns;
+    int64_t expected_ns;  // how long it takes
+    bool is_ending = false;
   };
 
   // What there is of a request as long as a choice of it did not end.
@@ -104,6 +110,9 @@ class EngineCore {
 
   void EndExpired();
   void SubmitSteps();
+  size_t MostInFlight() const { return config_.policy.launch == LaunchPolicy::kGraph ? 2 : 1; }
+  // How long it is until the successor of the only step in flight is to be planned; 0: now.
+  int64_t NsUntilSuccessor() const;
   absl::Status CollectStep();
   // Both take what they use of a step's outputs, in their order.
   void TakeScores(Sequence* sequence, const Segment& segment, OutputReader* outputs,
@@ -131,6 +140,7 @@ class EngineCore {
   // When each request must have been admitted, in the order of arrival, where there is such a limit.
   std::deque<std::pair<int64_t, SequenceId>> queue_limits_;
   std::deque<InFlightStep> in_flight_;
+  StepTimes step_times_;
   int64_t last_collected_ns_ = 0;
   EngineTotals totals_;
 };

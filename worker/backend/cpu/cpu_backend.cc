@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -139,6 +140,12 @@ StepTicket CpuBackend::Submit(const StepPlan& plan) {
   }
   changed_.notify_all();
   return submitted_++;
+}
+
+void CpuBackend::WaitFor(StepTicket ticket, int64_t most_ns) {
+  RIDGE_CHECK(ticket == collected_ && collected_ < submitted_);
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::nanoseconds(most_ns), [this] { return !done_.empty(); });
 }
 
 absl::StatusOr<StepResult> CpuBackend::Collect(StepTicket ticket) {

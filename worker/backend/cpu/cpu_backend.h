@@ -42,6 +42,7 @@ class CpuBackend : public Backend {
   const BackendInfo& Info() const override { return info_; }
   absl::Status Reserve(int32_t num_blocks, const BackendLimits& limits) override;
   StepTicket Submit(const StepPlan& plan) override;
+  void WaitFor(StepTicket ticket, int64_t most_ns) override;
   absl::StatusOr<StepResult> Collect(StepTicket ticket) override;
 
   // Activations that fp16 could not hold and that were set to its largest value, since the start. From any

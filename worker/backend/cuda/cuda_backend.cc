@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iterator>
 #include <numeric>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,8 @@ namespace cuda = kernels::cuda;
 constexpr int kSteps = 4;
 // How long Collect polls before it sleeps.
 constexpr std::chrono::microseconds kSpin{20};
+// How often WaitFor looks whether the step has ended.
+constexpr std::chrono::microseconds kPoll{200};
 
 // In place of a step's first result, which is small, until it arrives.
 constexpr uint64_t kUnfinished = ~uint64_t{0};
@@ -450,6 +453,18 @@ absl::Status CudaBackend::EnqueueResults(Step* step) {
   status.Update(
       transfers_.Download(step->side, step->results, ResultBytes(step->padded_outputs), step->done));
   return status;
+}
+
+void CudaBackend::WaitFor(StepTicket ticket, int64_t most_ns) {
+  RIDGE_CHECK(!in_flight_.empty() && in_flight_.front()->ticket == ticket);
+  const Step& step = *in_flight_.front();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(most_ns);
+  // A fault is Collect's to report.
+  while (step.status.ok() && cudaEventQuery(step.done.get()) == cudaErrorNotReady) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= until) return;
+    std::this_thread::sleep_until(std::min(until, now + kPoll));
+  }
 }
 
 absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {

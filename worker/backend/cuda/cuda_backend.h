@@ -56,6 +56,7 @@ class CudaBackend : public Backend {
   absl::StatusOr<int32_t> DefaultBlocks(const BackendLimits& limits) override;
   absl::Status Reserve(int32_t num_blocks, const BackendLimits& limits) override;
   StepTicket Submit(const StepPlan& plan) override;
+  void WaitFor(StepTicket ticket, int64_t most_ns) override;
   absl::StatusOr<StepResult> Collect(StepTicket ticket) override;
 
   // Activations that fp16 could not hold and that were set to its largest value, as of the last collected

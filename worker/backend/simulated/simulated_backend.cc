@@ -72,19 +72,28 @@ StepTicket SimulatedBackend::Submit(const StepPlan& plan) {
   return submitted_++;
 }
 
+void SimulatedBackend::WaitFor(StepTicket ticket, int64_t most_ns) {
+  RIDGE_CHECK(ticket == collected_ && !steps_.empty());
+  WaitUntil(std::min(steps_.front().done_ns, options_.clock->NowNs() + most_ns));
+}
+
 absl::StatusOr<StepResult> SimulatedBackend::Collect(StepTicket ticket) {
   RIDGE_CHECK(ticket == collected_ && !steps_.empty());
   ++collected_;
   Step step = std::move(steps_.front());
   steps_.pop_front();
-  if (const int64_t now_ns = options_.clock->NowNs(); step.done_ns > now_ns) {
-    if (options_.wait_until) {
-      options_.wait_until(step.done_ns);
-    } else {
-      absl::SleepFor(absl::Nanoseconds(step.done_ns - now_ns));
-    }
-  }
+  WaitUntil(step.done_ns);
   return std::move(step.result);
+}
+
+void SimulatedBackend::WaitUntil(int64_t time_ns) {
+  const int64_t now_ns = options_.clock->NowNs();
+  if (time_ns <= now_ns) return;
+  if (options_.wait_until) {
+    options_.wait_until(time_ns);
+  } else {
+    absl::SleepFor(absl::Nanoseconds(time_ns - now_ns));
+  }
 }
 
 void SimulatedBackend::Apply(const StepPlan& plan) {

@@ -46,6 +46,7 @@ class SimulatedBackend : public Backend {
   absl::StatusOr<int32_t> DefaultBlocks(const BackendLimits& limits) override;
   absl::Status Reserve(int32_t num_blocks, const BackendLimits& limits) override;
   StepTicket Submit(const StepPlan& plan) override;
+  void WaitFor(StepTicket ticket, int64_t most_ns) override;
   absl::StatusOr<StepResult> Collect(StepTicket ticket) override;
 
  private:
@@ -62,6 +63,7 @@ class SimulatedBackend : public Backend {
     int64_t done_ns;
   };
 
+  void WaitUntil(int64_t time_ns);
   void Apply(const StepPlan& plan);
   void RunSegment(const StepPlan& plan, const Segment& segment, StepResult* result);
   Slot& SlotAt(SlotId id);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/extended_sampling.h"
@@ -92,6 +93,18 @@ TEST_F(CpuBackendTest, StepsInFlightTakeTheTokensOfTheStepsBefore) {
   std::vector<TokenId> ids;
   for (StepTicket ticket : tickets) ids.push_back(backend_->Collect(ticket).value().outputs[0].token);
   EXPECT_EQ(ids, expected);
+}
+
+TEST_F(CpuBackendTest, WaitsForAStepNoLongerThanItIsAskedTo) {
+  StepDriver driver(backend_.get(), 32);
+  driver.Attach(0, kGreedy);
+  driver.AddRows(0, std::vector<TokenId>(64, 5), 1);
+  const StepTicket ticket = driver.Submit();
+  backend_->WaitFor(ticket, 1);
+  const int64_t begin_ns = RealClock()->NowNs();
+  backend_->WaitFor(ticket, 600'000'000'000);
+  EXPECT_LT(RealClock()->NowNs() - begin_ns, 60'000'000'000);
+  EXPECT_TRUE(backend_->Collect(ticket).ok());
 }
 
 TEST_F(CpuBackendTest, SegmentMayMixTheSlotsTokenWithHostTokens) {

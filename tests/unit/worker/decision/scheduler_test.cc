@@ -342,9 +342,55 @@ TEST_F(SchedulerTest, ALongLineDoesNotComeBeforeAnotherTenantForItsAge) {
   PlanAndCollect();  // the first of them is served; the second has waited as long
   Sequence* other = Add(16, 1, "other");
   other->spec.arrival_ns = now_ns_;
-  PlanAndCollect();  // a newcomer is as much served as the others; then the oldest comes first
   const ScheduledStep step = PlanAndCollect();
   EXPECT_THAT(step.sequences, ElementsAre(other));
+}
+
+TEST_F(SchedulerTest, AFloodDoesNotFillUpTheStepOfAnothersShortPrompt) {
+  Start(4096, {.max_running = 8, .step_tokens = 256, .chunk_tokens = 256});
+  for (int i = 0; i < 8; ++i) Add(4000, 4, "flood");
+  const auto rows_of = [](const ScheduledStep& step, const char* tenant) {
+    int32_t rows = 0;
+    for (size_t i = 0; i < step.sequences.size(); ++i) {
+      if (step.sequences[i]->spec.tenant == tenant) rows += step.plan.segments[i].num_rows;
+    }
+    return rows;
+  };
+  ScheduledStep step = PlanAndCollect();
+  EXPECT_EQ(rows_of(step, "flood"), 256);
+  Add(100, 1, "other");
+  step = PlanAndCollect();
+  EXPECT_EQ(rows_of(step, "other"), 100);
+  EXPECT_EQ(rows_of(step, "flood"), 100);
+  PlanAndCollect();
+  Add(5, 1, "other");
+  step = PlanAndCollect();
+  EXPECT_EQ(rows_of(step, "other"), 5);
+  EXPECT_EQ(rows_of(step, "flood"), 256 / 8);
+  // Not in two steps in a row.
+  Add(5, 1, "other");
+  step = PlanAndCollect();
+  EXPECT_EQ(rows_of(step, "other"), 5);
+  EXPECT_EQ(rows_of(step, "flood"), 251);
+}
+
+TEST_F(SchedulerTest, PromptsThatFitIntoOneStepShareItWhateverTheirTenants) {
+  Start(4096, {.max_running = 8, .step_tokens = 256, .chunk_tokens = 256});
+  Add(10, 1, "a");
+  Add(100, 1, "b");
+  Add(140, 1, "c");
+  EXPECT_EQ(PlanAndCollect().prefill_rows, 250);
+}
+
+TEST_F(SchedulerTest, ANewcomersPromptOfLittleMoreThanAStepIsNotInterrupted) {
+  Start(4096, {.max_running = 8, .step_tokens = 256, .chunk_tokens = 256});
+  Add(8, 100, "flood");
+  for (int i = 0; i < 8; ++i) Add(4000, 4, "flood");
+  for (int i = 0; i < 3; ++i) PlanAndCollect();
+  const Sequence* other = Add(300, 1, "other");
+  PlanAndCollect();
+  PlanAndCollect();
+  EXPECT_EQ(other->generated.size(), 1u);
 }
 
 TEST_F(SchedulerTest, APriorityGoesFirstAndAgeingCatchesUp) {

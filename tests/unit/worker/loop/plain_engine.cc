@@ -1,6 +1,7 @@
 #include "tests/unit/worker/loop/plain_engine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 #include "worker/decision/sequence_memory.h"
@@ -130,6 +131,9 @@ void PlainEngine::PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step) {
   int32_t budget = config_.step_tokens - static_cast<int32_t>(step->rows.size());
   std::set<SequenceId> planned, admitted;
   for (const auto& [id, rows, outputs] : step->rows) planned.insert(id);
+  // Rows of tenants that flood, and of the others.
+  int32_t flood_rows = 0, light_rows = 0;
+  const bool last_was_short = std::exchange(is_short_, false);
   bool admits = true;
   while (budget > 0) {
     Item* running = NextPrefill(planned);
@@ -137,22 +141,37 @@ void PlainEngine::PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step) {
     const auto before = [this](const Item& item) {
       return std::tuple(-item.spec.priority, served_.at(item.spec.tenant), RunningOf(item.spec.tenant));
     };
-    if (waiting != nullptr && (running == nullptr || before(*waiting) < before(*running))) {
-      admits = Admit(waiting, admitted, now_ns, plan);
-      if (!admits) continue;
-      admitted.insert(waiting->id);
-      running = waiting;
+    const bool admit = waiting != nullptr && (running == nullptr || before(*waiting) < before(*running));
+    Item* item = admit ? waiting : running;
+    if (item == nullptr) return;
+    int32_t most = std::min(budget, config_.chunk_tokens);
+    if (Floods(item->spec.tenant) && light_rows > 0 && !last_was_short)
+      most = std::min(most, std::max({light_rows, config_.step_tokens / 8, 1}) - flood_rows);
+    if (most <= 0) {
+      is_short_ = true;
+      return;
     }
-    if (running == nullptr) return;
-    planned.insert(running->id);
-    PlanChunk(running, &budget, plan, step);
+    if (admit) {
+      admits = Admit(item, admitted, now_ns, plan);
+      if (!admits) continue;
+      admitted.insert(item->id);
+    }
+    planned.insert(item->id);
+    const int32_t rows = std::min(item->prefill - item->planned, most);
+    (Floods(item->spec.tenant) ? flood_rows : light_rows) += rows;
+    budget -= rows;
+    AddRows(item, rows, item->planned + rows == item->prefill ? 1 : 0, plan, step);
   }
 }
 
-void PlainEngine::PlanChunk(Item* item, int32_t* budget, PlainPlan* plan, Step* step) {
-  const int32_t rows = std::min({item->prefill - item->planned, config_.chunk_tokens, *budget});
-  *budget -= rows;
-  AddRows(item, rows, item->planned + rows == item->prefill ? 1 : 0, plan, step);
+bool PlainEngine::Floods(const std::string& tenant) const {
+  int64_t left = 0;
+  for (const auto& [id, item] : items_) {
+    if (item.spec.tenant != tenant) continue;
+    if (item.state == State::kWaiting) left += item.known();
+    if (item.state == State::kRunning) left += std::max(item.prefill - item.planned, 0);
+  }
+  return left > config_.step_tokens;
 }
 
 void PlainEngine::AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* plan, Step* step) {
@@ -397,7 +416,7 @@ bool PlainEngine::IsReachable(int64_t node) const {
 void PlainEngine::EnterTenant(const std::string& tenant) {
   int64_t least = active_.empty() ? 0 : INT64_MAX;
   for (const auto& [name, count] : active_) least = std::min(least, served_.at(name));
-  if (active_[tenant]++ == 0) served_[tenant] = std::max(served_[tenant], least);
+  if (active_[tenant]++ == 0) served_[tenant] = std::max(served_[tenant], least - config_.step_tokens);
 }
 
 void PlainEngine::LeaveTenant(const std::string& tenant) {

@@ -107,7 +107,8 @@ class PlainEngine {
   PlainPlan Plan(int64_t now_ns);
   void PlanDecodes(PlainPlan* plan, Step* step);
   void PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step);
-  void PlanChunk(Item* item, int32_t* budget, PlainPlan* plan, Step* step);
+  // Whether a tenant has more prompt tokens left than a step takes rows.
+  bool Floods(const std::string& tenant) const;
   void AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* plan, Step* step);
   Item* NextWaiting(int64_t now_ns);
   Item* NextPrefill(const std::set<SequenceId>& planned);
@@ -151,6 +152,7 @@ class PlainEngine {
   // Who lacked memory last, and how much: not looked at again before so much is there.
   SequenceId refused_ = 0;
   int32_t refused_missing_ = 0;
+  bool is_short_ = false;  // the last step, so that others' short prompts are done soon
 
   std::map<std::string, int64_t> served_;                           // rows, by tenant
   std::map<std::string, int32_t> active_;                           // sequences, by tenant

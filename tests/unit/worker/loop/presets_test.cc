@@ -1,14 +1,11 @@
 // Each preset really does the work that its idea costs: rows, padding and positions as the backend counts
 // them.
-#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "bench/workload/draw.h"
 #include "gtest/gtest.h"
-#include "worker/backend/simulated/simulated_backend.h"
-#include "worker/loop/engine_core.h"
-#include "worker/model/open_model.h"
+#include "tests/support/simulated_engine.h"
 
 namespace ridge::worker {
 namespace {
@@ -26,70 +23,42 @@ class PresetsTest : public testing::Test {
                .max_context = kContext});
   }
 
-  void StartWith(const EngineConfig& config) {
-    const ModelConfig model = OpenModel("synthetic:qwen2.5-1.5b").value()->config();
-    core_.reset();
-    backend_ = std::make_unique<SimulatedBackend>(LoadCard("zero").value(), model, SimulatedOptions{});
-    ASSERT_TRUE(backend_->Reserve(config.num_blocks, {config.max_running, config.step_tokens}).ok());
-    core_ = std::make_unique<EngineCore>(config, backend_.get(), &clock_, &metrics_,
-                                         [this](const std::vector<OutputItem>& items) { Take(items); });
-  }
+  void StartWith(const EngineConfig& config) { engine_ = std::make_unique<SimulatedEngine>("zero", config); }
 
-  void Add(int32_t prompt_tokens, int32_t max_tokens) {
-    auto sequence = std::make_unique<Sequence>();
-    sequence->id = ++last_id_;
-    sequence->output = std::make_shared<OutputStream>();
-    for (int32_t i = 0; i < prompt_tokens; ++i)
-      sequence->spec.prompt.push_back(static_cast<TokenId>((last_id_ * 5000 + i) % 150000));
-    sequence->spec.max_tokens = max_tokens;
-    sequence->spec.sampling.temperature = 0;
-    core_->Add(std::move(sequence));
-  }
+  void Add(int32_t prompt_tokens, int32_t max_tokens) { engine_->Add({prompt_tokens, max_tokens}); }
 
   void AddMixedDraw(size_t count) {
     for (const bench::WorkItem& item : bench::MixedDraw(0, static_cast<int32_t>(count)).items)
       Add(item.prompt_tokens, item.max_tokens);
   }
 
-  void Take(const std::vector<OutputItem>& items) {
-    for (const OutputItem& item : items) {
-      tokens_ += item.has_token;
-      ended_ += item.has_end;
-    }
-  }
+  EngineCore& core() { return engine_->core(); }
 
   bool Step() {
-    const bool worked = core_->RunOnce().value();
-    core_->CheckInvariant();
+    const bool worked = engine_->Step();
+    core().CheckInvariant();
     return worked;
   }
 
   void RunToEnd() {
     while (Step()) {
     }
-    EXPECT_EQ(ended_, last_id_);
+    EXPECT_EQ(engine_->ended(), engine_->requests());
   }
 
-  FakeClock clock_;
-  MetricsRegistry registry_;
-  EngineMetrics metrics_{&registry_};
-  std::unique_ptr<SimulatedBackend> backend_;
-  std::unique_ptr<EngineCore> core_;
-  SequenceId last_id_ = 0;
-  int64_t tokens_ = 0;
-  SequenceId ended_ = 0;
+  std::unique_ptr<SimulatedEngine> engine_;
 };
 
 TEST_F(PresetsTest, NaiveComputesTheWholeSequenceForEveryToken) {
   Start("naive", 1);
   Add(16, 256);
   RunToEnd();
-  EXPECT_EQ(core_->totals().rows, 36'736);
+  EXPECT_EQ(core().totals().rows, 36'736);
   Add(4096, 256);
   RunToEnd();
-  EXPECT_EQ(core_->totals().rows, 36'736 + 1'081'216);
-  EXPECT_EQ(core_->totals().steps, 512);
-  EXPECT_EQ(tokens_, 512);
+  EXPECT_EQ(core().totals().rows, 36'736 + 1'081'216);
+  EXPECT_EQ(core().totals().steps, 512);
+  EXPECT_EQ(engine_->tokens(), 512);
 }
 
 TEST_F(PresetsTest, NaiveTakesOneRequestAtATime) {
@@ -97,7 +66,7 @@ TEST_F(PresetsTest, NaiveTakesOneRequestAtATime) {
   Add(16, 10);
   Add(8, 10);
   for (int i = 0; i < 5; ++i) Step();
-  EXPECT_EQ(core_->totals().rows, 16 + 17 + 18 + 19 + 20);
+  EXPECT_EQ(core().totals().rows, 16 + 17 + 18 + 19 + 20);
   RunToEnd();
 }
 
@@ -105,8 +74,8 @@ TEST_F(PresetsTest, CachedComputesEachPositionOnce) {
   Start("cached", 1);
   Add(4096, 256);
   RunToEnd();
-  EXPECT_EQ(core_->totals().rows, 4096 + 255);
-  EXPECT_EQ(core_->totals().padded_rows, 0);
+  EXPECT_EQ(core().totals().rows, 4096 + 255);
+  EXPECT_EQ(core().totals().padded_rows, 0);
 }
 
 struct Batch {
@@ -122,21 +91,21 @@ TEST_P(BatchedTest, PaddingIsTheShareOfTheReservedPositionsThatItWasInTheSeries)
   AddMixedDraw(GetParam().size);
   Step();
   // One step computes all prompts, padded to the longest, in memory for B x (longest + 256).
-  const int64_t reserved = (size * kContext / kBlockTokens - core_->Load().free_blocks) * kBlockTokens;
+  const int64_t reserved = (size * kContext / kBlockTokens - core().Load().free_blocks) * kBlockTokens;
   EXPECT_EQ(reserved, int64_t{size} * (4096 + 256));
-  EXPECT_EQ(core_->totals().rows, int64_t{size} * 4096);
-  EXPECT_NEAR(static_cast<double>(core_->totals().padded_rows) / static_cast<double>(reserved),
+  EXPECT_EQ(core().totals().rows, int64_t{size} * 4096);
+  EXPECT_NEAR(static_cast<double>(core().totals().padded_rows) / static_cast<double>(reserved),
               GetParam().padding_share, 0.0005);
   // What has finished goes on being computed until the last has.
-  const EngineTotals prompts = core_->totals();
+  const EngineTotals prompts = core().totals();
   RunToEnd();
-  const EngineTotals& all = core_->totals();
+  const EngineTotals& all = core().totals();
   EXPECT_EQ(all.steps - prompts.steps, 255);
   EXPECT_EQ(all.rows - prompts.rows, 255 * size);
-  EXPECT_EQ(all.padded_rows - prompts.padded_rows, 255 * size - (tokens_ - size));
+  EXPECT_EQ(all.padded_rows - prompts.padded_rows, 255 * size - (engine_->tokens() - size));
   // Each row, padded or not, reads the width of the rectangle: 4,097 to 4,351 positions.
   EXPECT_EQ(all.kv_positions - prompts.kv_positions, int64_t{size} * 255 * (4097 + 4351) / 2);
-  EXPECT_EQ(core_->Load().free_blocks, size * kContext / kBlockTokens);
+  EXPECT_EQ(core().Load().free_blocks, size * kContext / kBlockTokens);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, BatchedTest, testing::Values(Batch{8, 0.492}, Batch{32, 0.625}),
@@ -148,12 +117,12 @@ TEST_F(PresetsTest, BatchedTakesNobodyInUntilTheBatchHasDrained) {
   Add(16, 8);
   Add(16, 4);
   for (int i = 0; i < 8; ++i) {
-    EXPECT_EQ(core_->Load().queued, i == 0 ? 3 : 1);
+    EXPECT_EQ(core().Load().queued, i == 0 ? 3 : 1);
     Step();
   }
-  EXPECT_EQ(core_->Load().queued, 1);
+  EXPECT_EQ(core().Load().queued, 1);
   Step();
-  EXPECT_EQ(core_->Load().queued, 0);
+  EXPECT_EQ(core().Load().queued, 0);
   RunToEnd();
 }
 
@@ -163,14 +132,14 @@ TEST_F(PresetsTest, ContinuousTakesInAtEveryStepAndReadsTheWidestRow) {
   Step();
   Add(16, 3);
   Step();
-  EXPECT_EQ(core_->Load().running, 2);
-  EngineTotals before = core_->totals();
+  EXPECT_EQ(core().Load().running, 2);
+  EngineTotals before = core().totals();
   Step();
-  EXPECT_EQ(core_->totals().rows - before.rows, 2);
-  EXPECT_EQ(core_->totals().kv_positions - before.kv_positions, 2 * 1001);
-  before = core_->totals();
+  EXPECT_EQ(core().totals().rows - before.rows, 2);
+  EXPECT_EQ(core().totals().kv_positions - before.kv_positions, 2 * 1001);
+  before = core().totals();
   Step();
-  EXPECT_EQ(core_->totals().kv_positions - before.kv_positions, 2 * 1002);
+  EXPECT_EQ(core().totals().kv_positions - before.kv_positions, 2 * 1002);
   RunToEnd();
 }
 
@@ -180,10 +149,10 @@ TEST_F(PresetsTest, ContinuousPadsThePromptsThatItAdmitsTogether) {
   Add(16, 5);
   Add(100, 5);
   Step();
-  EXPECT_EQ(core_->totals().rows, 3000);
-  EXPECT_EQ(core_->totals().padded_rows, 984 + 900);
+  EXPECT_EQ(core().totals().rows, 3000);
+  EXPECT_EQ(core().totals().padded_rows, 984 + 900);
   // A slot holds a whole context, whatever its sequence needs.
-  EXPECT_EQ(core_->Load().free_blocks, kContext / kBlockTokens);
+  EXPECT_EQ(core().Load().free_blocks, kContext / kBlockTokens);
   RunToEnd();
 }
 
@@ -193,13 +162,13 @@ TEST_F(PresetsTest, WholePromptsThatExceedAStepHoldUpDecoding) {
   Step();
   Step();
   Add(1000, 5);
-  EngineTotals before = core_->totals();
+  EngineTotals before = core().totals();
   Step();
-  EXPECT_EQ(core_->totals().rows - before.rows, 512);
+  EXPECT_EQ(core().totals().rows - before.rows, 512);
   Step();
-  EXPECT_EQ(core_->totals().rows - before.rows, 1000);
+  EXPECT_EQ(core().totals().rows - before.rows, 1000);
   Step();
-  EXPECT_EQ(core_->totals().rows - before.rows, 1002);
+  EXPECT_EQ(core().totals().rows - before.rows, 1002);
   RunToEnd();
 }
 
@@ -208,10 +177,10 @@ TEST_F(PresetsTest, PagedReadsEachRowsOwnPositionsAndReservesItsOwnLimit) {
   Add(1000, 50);
   Add(16, 3);
   Step();
-  EXPECT_EQ(core_->Load().free_blocks, 4 * kContext / kBlockTokens - 66 - 2);
-  const EngineTotals before = core_->totals();
+  EXPECT_EQ(core().Load().free_blocks, 4 * kContext / kBlockTokens - 66 - 2);
+  const EngineTotals before = core().totals();
   Step();
-  EXPECT_EQ(core_->totals().kv_positions - before.kv_positions, 1001 + 17);
+  EXPECT_EQ(core().totals().kv_positions - before.kv_positions, 1001 + 17);
   RunToEnd();
 }
 
@@ -223,9 +192,9 @@ TEST_F(PresetsTest, ChunkedAlternatesChunksAndDecodeSteps) {
   Add(1100, 5);
   std::vector<int64_t> rows;
   for (int i = 0; i < 6; ++i) {
-    const int64_t before = core_->totals().rows;
+    const int64_t before = core().totals().rows;
     Step();
-    rows.push_back(core_->totals().rows - before);
+    rows.push_back(core().totals().rows - before);
   }
   EXPECT_EQ(rows, (std::vector<int64_t>{512, 1, 512, 1, 76, 2}));
   RunToEnd();
@@ -239,12 +208,12 @@ TEST_F(PresetsTest, FusedPutsChunksAndDecodeRowsIntoOneStep) {
   Add(1100, 5);
   std::vector<int64_t> rows;
   for (int i = 0; i < 4; ++i) {
-    const int64_t before = core_->totals().rows;
+    const int64_t before = core().totals().rows;
     Step();
-    rows.push_back(core_->totals().rows - before);
+    rows.push_back(core().totals().rows - before);
   }
   EXPECT_EQ(rows, (std::vector<int64_t>{512, 512, 79, 2}));
-  EXPECT_EQ(core_->totals().padded_rows, 0);
+  EXPECT_EQ(core().totals().padded_rows, 0);
   RunToEnd();
 }
 
@@ -256,7 +225,6 @@ TEST_F(PresetsTest, EveryMemoryServesFromAPoolOfOneBlock) {
       if (!policy.ok()) continue;  // padded memory needs a batch
       for (const int32_t max_running : {1, 3}) {
         SCOPED_TRACE(testing::Message() << memory << " " << admission << " " << max_running);
-        last_id_ = ended_ = tokens_ = 0;
         // A step of as few rows as may be, chunks less than a block, a context of one block.
         StartWith({.num_blocks = 1,
                    .max_running = max_running,
@@ -268,8 +236,8 @@ TEST_F(PresetsTest, EveryMemoryServesFromAPoolOfOneBlock) {
         Add(1, kBlockTokens);
         Add(7, 5);
         RunToEnd();
-        EXPECT_EQ(tokens_, 1 + kBlockTokens + 5);
-        EXPECT_EQ(core_->Load().free_blocks, 1);
+        EXPECT_EQ(engine_->tokens(), 1 + kBlockTokens + 5);
+        EXPECT_EQ(core().Load().free_blocks, 1);
       }
     }
   }
@@ -278,11 +246,10 @@ TEST_F(PresetsTest, EveryMemoryServesFromAPoolOfOneBlock) {
 TEST_F(PresetsTest, EveryPresetServesTheMixedDraw) {
   for (const std::string& preset : PresetNames()) {
     SCOPED_TRACE(preset);
-    last_id_ = ended_ = tokens_ = 0;
     Start(preset.c_str(), 8, 8 * 4096);
     AddMixedDraw(preset == "naive" ? 4 : 40);
     RunToEnd();
-    EXPECT_EQ(core_->Load().free_blocks, 8 * kContext / kBlockTokens);
+    EXPECT_EQ(core().Load().free_blocks, 8 * kContext / kBlockTokens);
   }
 }
 

@@ -99,6 +99,17 @@ TEST_F(CudaBackendTest, AnAsynchronousFaultNamesItsStepAndTheKernelsThatItCanBe)
   EXPECT_EQ(backend->Collect(next).status().message(), message);
 }
 
+TEST_F(CudaBackendTest, WaitingForAStepThatFailedEndsAtOnceAndLeavesTheFaultToCollect) {
+  const std::unique_ptr<CudaBackend> backend = Reserved(false);
+  StepDriver driver(backend.get(), kNumBlocks);
+  driver.Attach(0, {.temperature = 0.0f});
+  driver.AddRows(0, {1, 2, 3}, 1);
+  fake_cuda::FailLaunch(1, cudaErrorIllegalAddress, fake_cuda::Seen::kByWaiting);
+  const StepTicket ticket = driver.Submit();
+  backend->WaitFor(ticket, INT64_C(600'000'000'000));
+  EXPECT_FALSE(backend->Collect(ticket).ok());
+}
+
 // Waiting for a step fails whichever is at fault.
 TEST_F(CudaBackendTest, AnAsynchronousFaultIsOfTheFirstStepWhoseResultsDidNotArrive) {
   const std::unique_ptr<CudaBackend> backend = Reserved();

@@ -139,6 +139,22 @@ TEST_F(SimulatedBackendTest, TakesTheTimeOfItsCardOnTheGivenClock) {
   EXPECT_NEAR(static_cast<double>(clock_.NowNs() - begin_ns) * 1e-6, 21.93, 0.01);
 }
 
+TEST_F(SimulatedBackendTest, WaitsForAStepNoLongerThanItIsAskedTo) {
+  const auto backend = Make("a10-series");
+  StepDriver driver(backend.get(), kNumBlocks);
+  driver.Attach(0, kGreedy);
+  driver.AddRows(0, {1, 2, 3}, 1);
+  const StepTicket ticket = driver.Submit();
+  const int64_t begin_ns = clock_.NowNs();
+  backend->WaitFor(ticket, 15'000'000);
+  EXPECT_EQ(clock_.NowNs() - begin_ns, 15'000'000);
+  backend->WaitFor(ticket, 15'000'000);
+  const int64_t end_ns = clock_.NowNs();
+  EXPECT_NEAR(static_cast<double>(end_ns - begin_ns) * 1e-6, 21.93, 0.01);
+  EXPECT_TRUE(backend->Collect(ticket).ok());
+  EXPECT_EQ(clock_.NowNs(), end_ns);
+}
+
 TEST_F(SimulatedBackendTest, ZeroCardTakesNoTime) {
   const int64_t begin_ns = clock_.NowNs();
   Generate(Make("zero").get(), {1, 2, 3}, kGreedy, 8, 8);
