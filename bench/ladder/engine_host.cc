@@ -109,8 +109,8 @@ absl::Status EngineHost::Reserve(const HostConfig& config, const worker::EngineP
   step_tokens_ = std::max({config.step_tokens, config.chunk_tokens, config.max_batch});
   if (config.step_tokens == 0 && whole_prompts) step_tokens_ = std::max(step_tokens_, context);
   const worker::BackendLimits limits{config.max_batch, step_tokens_};
-  int64_t blocks = config.kv_cache_bytes / info.kv_block_bytes;
-  if (config.kv_cache_bytes == 0) {
+  int64_t blocks = config.kv_cache_bytes.value_or(0) / info.kv_block_bytes;
+  if (!config.kv_cache_bytes.has_value()) {
     const absl::StatusOr<int32_t> left = backend_->DefaultBlocks(limits);
     if (!left.ok()) return InvalidField("--kv_cache_bytes", left.status().message());
     blocks = *left;

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -24,8 +25,7 @@ struct HostConfig {
   std::string model;            // as ridge-worker's --model
   std::string device = "auto";  // as ridge-worker's --device
   int threads = 0;
-  // 0: as ridge-worker takes by itself.
-  int64_t kv_cache_bytes = 0;
+  std::optional<int64_t> kv_cache_bytes;  // at least one block; none: Backend::DefaultBlocks
   int32_t max_batch = 32;
   int32_t step_tokens = 0;  // 0: as chunks, or whole prompts, and the batch need
   int32_t chunk_tokens = 512;

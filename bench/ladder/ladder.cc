@@ -44,7 +44,7 @@ std::string ParamsOf(const LadderConfig& config, const EngineHost& host) {
     if (!value->empty()) params[name] = *value;
   }
   if (config.host.threads > 0) params["threads"] = config.host.threads;
-  if (config.host.kv_cache_bytes > 0) params["kv_cache_bytes"] = config.host.kv_cache_bytes;
+  if (config.host.kv_cache_bytes.has_value()) params["kv_cache_bytes"] = *config.host.kv_cache_bytes;
   // Those that follow from others come last.
   params.update({{"max_batch", config.host.max_batch},
                  {"chunk_tokens", config.host.chunk_tokens},

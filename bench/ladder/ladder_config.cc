@@ -17,7 +17,9 @@ ABSL_FLAG(std::vector<std::string>, engine, {"ridge"}, "engine presets, one afte
 ABSL_FLAG(std::string, device, "auto", "as ridge-worker's --device");
 ABSL_FLAG(std::string, expect_device, "", "fail unless the device's name contains this");
 ABSL_FLAG(int, threads, 0, "compute threads; 0: one a core");
-ABSL_FLAG(std::string, kv_cache_bytes, "0", "KV memory; 0: what the device has beside the weights");
+ABSL_FLAG(std::string, kv_cache_bytes, "auto",
+          "most KV memory; no more is taken than max_batch x context needs; auto: what a card has left, 1GiB "
+          "elsewhere");
 ABSL_FLAG(int, max_batch, 0, "sequences that run at once; 0: the largest batch, 32 for arrivals");
 ABSL_FLAG(int, step_tokens, 0, "most rows of one step; 0: as chunks, or whole prompts, and max_batch need");
 ABSL_FLAG(int, chunk_tokens, 512, "most prompt rows of one sequence in a step, where prompts are cut");
@@ -79,9 +81,11 @@ absl::StatusOr<LadderConfig> LadderConfigFromFlags() {
   config.source_file = absl::GetFlag(FLAGS_source);
   config.expect_device = absl::GetFlag(FLAGS_expect_device);
   config.commit = absl::GetFlag(FLAGS_commit);
-  const absl::StatusOr<int64_t> kv_bytes = ParseBytes("kv_cache_bytes", absl::GetFlag(FLAGS_kv_cache_bytes));
-  if (!kv_bytes.ok()) return kv_bytes.status();
-  config.host.kv_cache_bytes = *kv_bytes;
+  if (const std::string text = absl::GetFlag(FLAGS_kv_cache_bytes); text != "auto") {
+    const absl::StatusOr<int64_t> kv_bytes = ParseBytes("kv_cache_bytes", text);
+    if (!kv_bytes.ok()) return kv_bytes.status();
+    config.host.kv_cache_bytes = *kv_bytes;
+  }
 
   if (config.host.model.empty()) return InvalidField("--model", "required");
   absl::Status status = CheckAtLeast("--threads", config.host.threads, 0);
