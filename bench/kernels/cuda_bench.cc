@@ -162,7 +162,7 @@ class Bench {
     std::printf("%-8s %5s %9s %8s %8s %6s  plan\n", "matmul", "m", "us", "GB/s", "TFLOPS", "share");
     double step_us[2] = {0, 0};
     for (const Kind& kind : kinds) {
-      for (int32_t m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096}) {
+      for (int32_t m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096}) {
         if ((kind.matrix == nullptr && m > 256) ||
             (!filter_.empty() && filter_ != absl::StrCat(kind.name, m)))
           continue;
@@ -241,7 +241,7 @@ class Bench {
     out_["load_s"] = load_s;
     out_["reserve_s"] = Seconds(begin) - load_s;
     if (sections_.find('p') != std::string::npos) {
-      for (int32_t rows : {16, 64, 256, 1024, 4096}) Prefill(backend.get(), config, rows);
+      for (int32_t rows : {16, 64, 256, 512, 1024, 4096}) Prefill(backend.get(), config, rows);
     }
     if (sections_.find('d') == std::string::npos) return;
     for (int32_t context : {16, 1024, 4096}) {

@@ -33,6 +33,31 @@ cudaError_t LaunchDependentCluster(void (*kernel)(Parameters...), dim3 blocks, i
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
+// The same for clusters of `cluster` blocks along x (sm_90 only), as a configuration for cudaLaunchKernelEx.
+class ClusterLaunch {
+ public:
+  ClusterLaunch(dim3 blocks, int cluster, int threads, size_t shared_bytes, cudaStream_t stream) {
+    config_.gridDim = blocks;
+    config_.blockDim = dim3(static_cast<unsigned>(threads));
+    config_.dynamicSmemBytes = shared_bytes;
+    config_.stream = stream;
+    config_.attrs = attributes_;
+    config_.numAttrs = 2;
+    attributes_[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes_[0].val.programmaticStreamSerializationAllowed = SupportsDependentLaunch();
+    attributes_[1].id = cudaLaunchAttributeClusterDimension;
+    attributes_[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
+  ClusterLaunch(const ClusterLaunch&) = delete;
+  ClusterLaunch& operator=(const ClusterLaunch&) = delete;
+
+  const cudaLaunchConfig_t* config() const { return &config_; }
+
+ private:
+  cudaLaunchConfig_t config_{};
+  cudaLaunchAttribute attributes_[2] = {};
+};
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes,
                             cudaStream_t stream, Arguments&&... arguments) {

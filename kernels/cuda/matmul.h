@@ -82,12 +82,13 @@ enum class MatmulKernel {
 struct MatmulPlan {
   MatmulKernel kernel;
   int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kResident: 32; kBatch: 32, 64;
-                       // kTiled: 32, 64, 128; kWgmma: 128)
+                       // kTiled: 32, 64, 128; kWgmma: 64, 128)
   int32_t row_tile;    // rows of W a block
   bool split_chunks;   // not kDecode: each block takes one chunk; their sums are added in ascending order
   int32_t blocks;
   // With split_chunks: the blocks of a tile are a cluster of so many and add from each other's shared memory.
-  // 0: the last of them to end adds what all left in the workspace.
+  // 0: the last of them to end adds what all left in the workspace. kWgmma's clusters are of neighbouring
+  // tiles, and its own.
   int32_t cluster = 0;
 
   std::string ToString() const;

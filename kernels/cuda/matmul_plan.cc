@@ -39,9 +39,36 @@ MatmulPlan PlanResident(int32_t n, const MatmulDevice& device) {
   return plan;
 }
 
+// The cut of least time: larger tiles want less of L2, smaller ones and split chunks fill the card.
+MatmulPlan PlanWgmma(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
+  // Measured on an H200, microseconds: a stage of 64 columns and 64 or 128 tokens, what a launch has besides,
+  // and split tiles' way through L2, a part of it for each block and 128 tokens.
+  constexpr double kStageUs[] = {0.27, 0.45}, kLaunchUs = 3.0, kFoldUs = 7.0, kFoldBlockUs = 0.045;
+  MatmulPlan best{};
+  double best_us = 0;
+  for (const int32_t tokens : {128, 64}) {
+    for (const bool split : {false, true}) {
+      if (split && NumChunks(k) == 1) continue;
+      MatmulPlan plan{};
+      plan.kernel = MatmulKernel::kWgmma;
+      plan.token_tile = tokens;
+      plan.row_tile = 128;
+      plan.split_chunks = split;
+      plan.blocks = CeilDivide(m, tokens) * CeilDivide(n, plan.row_tile) * (split ? NumChunks(k) : 1);
+      const int32_t stages = CeilDivide(split ? DotChunk(k) : k, 64);
+      const double us = CeilDivide(plan.blocks, device.num_sms) * stages * kStageUs[tokens / 128] +
+                        kLaunchUs + (split ? kFoldUs + kFoldBlockUs * plan.blocks * tokens / 128 : 0);
+      if (best.blocks > 0 && us >= best_us) continue;
+      best = plan;
+      best_us = us;
+    }
+  }
+  return best;
+}
+
 MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
   MatmulPlan plan{};
-  plan.kernel = device.has_wgmma && m > 64 ? MatmulKernel::kWgmma : MatmulKernel::kTiled;
+  plan.kernel = MatmulKernel::kTiled;
   plan.token_tile = m <= 32 ? 32 : m <= 64 ? 64 : 128;
   plan.row_tile = m <= 64 ? 64 : 128;
   plan.blocks = CeilDivide(m, plan.token_tile) * CeilDivide(n, plan.row_tile);
@@ -49,11 +76,7 @@ MatmulPlan PlanTiled(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
   // cost.
   plan.split_chunks = NumChunks(k) > 1 && 2 * plan.blocks < device.num_sms;
   if (plan.split_chunks) plan.blocks *= NumChunks(k);
-  // Clusters do not fill the last multiprocessors of a card: not where every block has one for itself and
-  // nearly all are needed.
-  const bool tight = plan.kernel == MatmulKernel::kWgmma && plan.blocks <= device.num_sms &&
-                     4 * plan.blocks > 3 * device.num_sms;
-  if (plan.split_chunks && device.has_wgmma && !tight) plan.cluster = NumChunks(k);
+  if (plan.split_chunks && device.has_wgmma) plan.cluster = NumChunks(k);
   return plan;
 }
 
@@ -106,6 +129,7 @@ MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& devic
   if (m <= 32 && DotChunk(k) == 256 && HasManyTiles(n, device) &&
       MatmulResidentSharedBytes(k) <= device.shared_bytes_per_block)
     return PlanResident(n, device);
+  if (m > 64 && device.has_wgmma) return PlanWgmma(m, n, k, device);
   return PlanTiled(m, n, k, device);
 }
 

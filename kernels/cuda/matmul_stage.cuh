@@ -114,9 +114,10 @@ __device__ inline FragmentA LoadStageA(uint32_t stage, int tile, int step, int l
 }
 
 // Leaves a block's sums of one chunk, kFragments a thread, where the last block of the tile finds them; true
-// in that block, with the totals in `sums`.
-template <int kFragments, int kThreads>
-__device__ inline bool FoldChunks(const MatmulArgs& args, FragmentC (&sums)[kFragments]) {
+// in that block, with the totals in `sums`. `sync` is a barrier of the kThreads first threads of the block,
+// which all call this.
+template <int kFragments, int kThreads, typename Sync>
+__device__ inline bool FoldChunks(const MatmulArgs& args, FragmentC (&sums)[kFragments], const Sync& sync) {
   const int chunks = gridDim.z, tile = blockIdx.y * gridDim.x + blockIdx.x;
   float4* partials =
       reinterpret_cast<float4*>(args.workspace) + static_cast<int64_t>(tile) * chunks * kFragments * kThreads;
@@ -127,12 +128,12 @@ __device__ inline bool FoldChunks(const MatmulArgs& args, FragmentC (&sums)[kFra
   }
   __shared__ bool last;
   __threadfence();
-  __syncthreads();
+  sync();
   if (threadIdx.x == 0) {
     last = atomicAdd(args.counters + tile, 1) == chunks - 1;
     if (last) args.counters[tile] = 0;
   }
-  __syncthreads();
+  sync();
   if (!last) return false;
   __threadfence();
   for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -315,7 +316,7 @@ __device__ inline void FoldAndWrite(const MatmulArgs& args, [[maybe_unused]] uns
 #if __CUDA_ARCH__ >= 900
   if (ClusterDepth() > 1) return FoldInCluster<kFragments, kThreads>(args, shared, sums, row_of, token_of);
 #endif
-  if (!FoldChunks<kFragments, kThreads>(args, sums)) return;
+  if (!FoldChunks<kFragments, kThreads>(args, sums, [] { __syncthreads(); })) return;
   WriteFragments<kTokenTiles>(
       args, sums, [&](int f) { return row_of(f, threadIdx.x); },
       [&](int f) { return token_of(f, threadIdx.x); });

@@ -1,101 +1,401 @@
-// The matmul of many rows by the warpgroup instructions of sm_90a: the same bits as the other kernels, at
-// twice their rate.
+// The matmul of many rows by sm_90a's own instructions: the same bits as the other kernels, several times
+// their rate.
 //
-// Geometry: 256 threads, two warpgroups; a block has 128 rows of W and 128 tokens, a warpgroup 64 of the rows
-// and all tokens. W is the A operand from registers, as it is packed; tokens are the B operand in shared
-// memory. Two stages of the ring (128 columns) are multiplied between barriers. Chunks, splits and the grid
-// are those of matmul_tiled.cu. Shared memory: 192 KiB. Bytes, FLOPs, reference: as matmul_tiled.cu.
+// Geometry: a block forms tiles of 128 rows of W x 64 or 128 tokens. Two warpgroups multiply, each 64 of the
+// rows by all tokens: W is the A operand from registers, as it is packed, tokens the B operand in shared
+// memory. One thread of a third warpgroup has the copy engine fill a ring of stages of 64 columns, as far
+// ahead as there is room, over tiles. A fourth finishes tiles (matmul_tile_output.cuh), which the first two
+// leave in shared memory, while these multiply the next. Blocks stay for one tile after another; with split
+// chunks a block has one chunk of K of one tile, and who multiplied also adds and writes.
+//
+// Two row blocks and two token blocks are a cluster where both divide: half of each operand's stage comes by
+// its neighbour's copy, so that L2 gives 64 columns of 128 x 128 for 16 KiB a block. A stage is copied to
+// when the multiplying warps of all blocks that it goes to have left it.
+//
+// Order of tiles: the operand that is larger is read once, while the other one stays in L2.
+//
+// Bits: one chain of k steps a chunk, chunk sums ascending. Shared memory: 224 KiB. Bytes: W and x once, what
+// L2 gives besides. FLOPs: 2 m n k. Reference: reference::Matmul.
+#include <algorithm>
+#include <array>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_output.cuh"
 #include "kernels/cuda/matmul_stage.cuh"
+#include "kernels/cuda/matmul_tile_output.cuh"
+#include "kernels/cuda/tensor_copy.cuh"
+#include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kRowTiles = 8;
-constexpr int kTokens = 128;
-// Unused where there is no wgmma.
-[[maybe_unused]] constexpr int kFragments = kTokens / 8;
-constexpr int kPairs = 3;  // of stages in the ring
-constexpr int kStageBytes = kRowTiles * kStageTileBytes + kTokens * kTokenBytes;
-constexpr int kSharedBytes = kPairs * 2 * kStageBytes;
+// Threads by what they do: the first multiply, one of the next warpgroup copies, the last one finishes.
+constexpr int kMultipliers = 256;
+constexpr int kFirstFinisher = kMultipliers + 128;
+constexpr int kThreads = kFirstFinisher + kTileOutputWarps * kWarpThreads;
+// Registers a thread of each has.
+[[maybe_unused]] constexpr int kMultiplyRegisters = 184, kCopyRegisters = 40, kFinishRegisters = 96;
 
-template <bool kSplit>
-__global__ void __launch_bounds__(kThreads, 1) MatmulWgmmaKernel(const MatmulArgs args) {
+constexpr int kRowTiles = kTileOutputRows / kTileRows;
+constexpr int kWeightBytes = kRowTiles * kStageTileBytes;  // of a stage
+constexpr int kMaxCluster = 2;                             // blocks along rows, and along tokens
+[[maybe_unused]] constexpr int kMultiplyBarrier = 1;
+[[maybe_unused]] constexpr int kTogether = 4;  // fragments that are written together
+
+template <int kTokens>
+struct Shape {
+  static constexpr int kStageBytes = kWeightBytes + kTokens * kTokenBytes;
+  static constexpr int kTileBytes = kTokens * kTileOutputRows * 4;
+  static constexpr int kSharedBytes = 224 * 1024;
+  static constexpr int kStages = (kSharedBytes - kTileBytes) / kStageBytes;
+  static_assert(kStages * kStageBytes + kTileBytes == kSharedBytes);
+};
+
+// How blocks share the work.
+struct Tiling {
+  int row_blocks, token_blocks;
+  int cluster_rows, cluster_tokens;  // blocks of a cluster
+  bool rows_first;                   // neighbouring clusters have the same tokens
+};
+
+struct MatmulMaps {
+  CUtensorMap weights, tokens;
+};
+
 #if RIDGE_HAS_WGMMA
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
-  const BlockWork work = WorkOf<kSplit>(args, kRowTiles, kTokens);
-  [[maybe_unused]] const int chunk_depth = static_cast<int>(DotChunk(args.k)) / kTileDepth;
-  const uint32_t ring = SharedAddress(shared);
-  constexpr int kPairSteps = 2 * kStageSteps;
-  const int pairs = (work.depth_end - work.depth_begin + kPairSteps - 1) / kPairSteps;
-  const StageCopier<kRowTiles, kTokens, kThreads> copier(args, work);
-  const auto copy = [&](int pair) {
-#pragma unroll
-    for (int half = 0; half < 2 && pair < pairs; ++half) {
-      const uint32_t stage = ring + (pair % kPairs * 2 + half) * kStageBytes;
-      copier.CopyWeights(2 * pair + half, stage);
-      copier.CopyTokens(2 * pair + half, stage);
-    }
-    CommitCopies();
-  };
-  LaunchNextKernel();
-  WaitForPriorKernel();
-#pragma unroll
-  for (int pair = 0; pair < kPairs - 1; ++pair) copy(pair);
 
-  float c[kFragments * 4] = {};
-  FragmentC total[kFragments];
+// A block's way through its tiles and their stages. Stages of a tile come in pairs: what lies beyond K is
+// zero.
+struct Walk {
+  int row_in_cluster, token_in_cluster;
+  int cluster, num_clusters;
+  int first_stage, num_stages;
+  int num_tiles;  // of clusters
+
+  __device__ Walk(const MatmulArgs& args, const Tiling& tiling, bool split) {
+    const int blocks = tiling.cluster_rows * tiling.cluster_tokens, rank = static_cast<int>(ClusterRank());
+    row_in_cluster = rank % tiling.cluster_rows;
+    token_in_cluster = rank / tiling.cluster_rows;
+    cluster = static_cast<int>(blockIdx.x) / blocks;
+    num_clusters = static_cast<int>(gridDim.x) / blocks;
+    num_tiles = tiling.row_blocks * tiling.token_blocks / blocks;
+    const int stages = (args.k + kStageDepth - 1) / kStageDepth;
+    const int chunk_stages = static_cast<int>(DotChunk(args.k)) / kStageDepth;
+    first_stage = split ? static_cast<int>(blockIdx.z) * chunk_stages : 0;
+    num_stages = ((split ? min(chunk_stages, stages - first_stage) : stages) + 1) / 2 * 2;
+  }
+
+  __device__ int RowTile(const Tiling& tiling, int tile) const {
+    const int groups = tiling.token_blocks / tiling.cluster_tokens;
+    const int group = tiling.rows_first ? tile % (tiling.row_blocks / tiling.cluster_rows) : tile / groups;
+    return (group * tiling.cluster_rows + row_in_cluster) * kRowTiles;
+  }
+  template <int kTokens>
+  __device__ int Token(const Tiling& tiling, int tile) const {
+    const int groups = tiling.token_blocks / tiling.cluster_tokens;
+    const int group = tiling.rows_first ? tile / (tiling.row_blocks / tiling.cluster_rows) : tile % groups;
+    return (group * tiling.cluster_tokens + token_in_cluster) * kTokens;
+  }
+};
+
+template <int kStages>
+struct Stages {
+  uint32_t ring, full, empty;  // shared addresses
+
+  __device__ static uint32_t Parity(uint32_t stage) { return stage / kStages & 1; }
+  __device__ uint32_t Full(uint32_t stage) const { return full + stage % kStages * 8; }
+  __device__ uint32_t Empty(uint32_t stage) const { return empty + stage % kStages * 8; }
+};
+
+// The thread that has the ring filled.
+template <int kTokens>
+__device__ void CopyStages(const MatmulMaps& maps, const Tiling& tiling, const Walk& walk,
+                           const Stages<Shape<kTokens>::kStages>& stages) {
+  using S = Shape<kTokens>;
+  // This block's share of what all blocks of its row, and of its column, of the cluster have.
+  const int tiles = kRowTiles / tiling.cluster_tokens, tokens = kTokens / tiling.cluster_rows;
+  const int first_tile = walk.token_in_cluster * tiles, first_token = walk.row_in_cluster * tokens;
+  uint16_t same_rows = 0, same_tokens = 0;
+  for (int i = 0; i < tiling.cluster_tokens; ++i)
+    same_rows |= static_cast<uint16_t>(1 << (i * tiling.cluster_rows + walk.row_in_cluster));
+  for (int i = 0; i < tiling.cluster_rows; ++i)
+    same_tokens |= static_cast<uint16_t>(1 << (walk.token_in_cluster * tiling.cluster_rows + i));
+
+  const auto copy_weights = [&](uint32_t stage, int index, int row_tile) {
+    AwaitBarrier(stages.Empty(stage), stages.Parity(stage) ^ 1, 20);
+    ArriveExpecting(stages.Full(stage), S::kStageBytes);
+    CopyBox(stages.ring + stage % S::kStages * S::kStageBytes + first_tile * kStageTileBytes, maps.weights, 0,
+            (walk.first_stage + index) * kStageSteps, row_tile + first_tile, stages.Full(stage), same_rows);
+  };
+  const auto copy_tokens = [&](uint32_t stage, int index, int token) {
+    CopyBox(stages.ring + stage % S::kStages * S::kStageBytes + kWeightBytes + first_token * kTokenBytes,
+            maps.tokens, (walk.first_stage + index) * kStageDepth, token + first_token, stages.Full(stage),
+            same_tokens);
+  };
+  PrefetchMap(maps.weights);
+  PrefetchMap(maps.tokens);
+  // The first weights do not wait for the kernel before.
+  const int early = min(S::kStages, walk.num_stages);
+  int row_tile = walk.RowTile(tiling, walk.cluster), token = walk.Token<kTokens>(tiling, walk.cluster);
+  for (int i = 0; i < early; ++i) copy_weights(i, i, row_tile);
+  WaitForPriorKernel();
+  for (int i = 0; i < early; ++i) copy_tokens(i, i, token);
+  uint32_t stage = early;
+  int index = early;
+  for (int tile = walk.cluster; tile < walk.num_tiles; tile += walk.num_clusters, index = 0) {
+    row_tile = walk.RowTile(tiling, tile);
+    token = walk.Token<kTokens>(tiling, tile);
+    for (; index < walk.num_stages; ++index, ++stage) {
+      copy_weights(stage, index, row_tile);
+      copy_tokens(stage, index, token);
+    }
+  }
+}
+
+// The sums of one tile, of chunks in order; `stage` counts on.
+template <int kTokens>
+__device__ void MultiplyTile(const MatmulArgs& args, const Tiling& tiling, const Walk& walk,
+                             const Stages<Shape<kTokens>::kStages>& stages, uint32_t* stage,
+                             FragmentC (&total)[kTokens / 8]) {
+  using S = Shape<kTokens>;
+  const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
+  const int chunk_stages = static_cast<int>(DotChunk(args.k)) / kStageDepth;
+  // The blocks that a stage's copies came from, one a lane.
+  const int sources = tiling.cluster_tokens + tiling.cluster_rows - 1;
+  const int other = lane - tiling.cluster_tokens + (lane - tiling.cluster_tokens >= walk.row_in_cluster);
+  const uint32_t source = lane < tiling.cluster_tokens ? lane * tiling.cluster_rows + walk.row_in_cluster
+                                                       : walk.token_in_cluster * tiling.cluster_rows + other;
+  const auto release = [&](uint32_t done) {
+    if (lane < sources) ArriveInCluster(stages.Empty(done), source);
+  };
 #pragma unroll
   for (FragmentC& fragment : total) fragment = {{kNoTotal, kNoTotal, kNoTotal, kNoTotal}};
-  for (int pair = 0; pair < pairs; ++pair) {
-    WaitForCopies<kPairs - 2>();
-    FenceSharedForWgmma();
-    __syncthreads();
-    const int first = work.depth_begin + pair * kPairSteps;
-    const uint32_t stage = ring + pair % kPairs * 2 * kStageBytes;
-    FragmentA a[kPairSteps];
+#pragma unroll 1
+  for (int left = walk.num_stages; left > 0; left -= chunk_stages) {
+    float c[kTokens / 2] = {};
+    FragmentA a[2][kStageSteps];
+    const uint32_t end = *stage + min(left, chunk_stages);
+    bool pending = false;  // the stage before is still being multiplied
+#pragma unroll 1
+    while (*stage != end) {
 #pragma unroll
-    for (int i = 0; i < kPairSteps; ++i)
-      a[i] = LoadStageA(stage + i / kStageSteps * kStageBytes, warp, i % kStageSteps, lane);
-    WgmmaFence();
+      for (int half = 0; half < 2; ++half, ++*stage) {
+        const uint32_t place = stages.ring + *stage % S::kStages * S::kStageBytes;
+        AwaitBarrier(stages.Full(*stage), stages.Parity(*stage), 21);
 #pragma unroll
-    for (int i = 0; i < kPairSteps; ++i) {
-      if (first + i >= work.depth_end) break;
-      const uint32_t tokens = stage + i / kStageSteps * kStageBytes + kRowTiles * kStageTileBytes;
-      Wgmma(c, a[i], SwizzledOperand(tokens + i % kStageSteps * kTileDepth * 2));
+        for (int i = 0; i < kStageSteps; ++i) a[half][i] = LoadStageA(place, warp, i, lane);
+        WgmmaFence();
+#pragma unroll
+        for (int i = 0; i < kStageSteps; ++i)
+          Wgmma(c, a[half][i], SwizzledOperand(place + kWeightBytes + i * kTileDepth * 2));
+        WgmmaCommit();
+        WgmmaWait<1>();
+        if (half == 1 || pending) release(*stage - 1);
+      }
+      pending = true;
     }
-    WgmmaCommit();
-    copy(pair + kPairs -
-         1);  // while the products are formed; all threads are done with the room since the barrier
     WgmmaWait<0>();
-    if constexpr (!kSplit) {
-      if ((first + kPairSteps) % chunk_depth != 0 && pair + 1 < pairs) continue;
+    release(end - 1);
 #pragma unroll
-      for (int i = 0; i < kFragments * 4; ++i) {
-        total[i / 4].x[i % 4] = __fadd_rn(total[i / 4].x[i % 4], c[i]);
-        c[i] = 0.0f;
+    for (int i = 0; i < kTokens / 2; ++i) {
+      total[i / 4].x[i % 4] = __fadd_rn(total[i / 4].x[i % 4], c[i]);
+    }
+  }
+}
+
+// A tile of which each block has one chunk: the last of them to end adds all and writes.
+template <int kTokens>
+__device__ void WriteSplitTile(const MatmulArgs& args, const Tiling& tiling, const Walk& walk, int tile,
+                               FragmentC (&total)[kTokens / 8]) {
+  const auto sync = [] {
+    asm volatile("bar.sync %0, %1;" ::"n"(kMultiplyBarrier), "n"(kMultipliers) : "memory");
+  };
+  if (!FoldChunks<kTokens / 8, kMultipliers>(args, total, sync)) return;
+  const int row =
+      (walk.RowTile(tiling, tile) + threadIdx.x / kWarpThreads) * kTileRows + threadIdx.x % kWarpThreads / 4;
+  const int token = walk.Token<kTokens>(tiling, tile) + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int first = 0; first < kTokens / 8; first += kTogether) {
+    FragmentC some[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) some[i] = total[first + i];
+    WriteFragments<kTogether>(
+        args, some, [&](int) { return row; }, [&](int f) { return token + (first + f) * 8; });
+  }
+}
+
+__device__ inline void SyncFinishers() {
+  asm volatile("bar.sync 2, %0;" ::"n"(kTileOutputWarps * kWarpThreads) : "memory");
+}
+
+// Barriers of the tile that is handed over: filled by the warps that multiply, emptied by those that finish.
+struct Handover {
+  float* sums;
+  uint32_t filled, emptied;  // shared addresses
+};
+
+template <int kTokens>
+__device__ void LeaveTile(const Handover& tile, uint32_t number, const FragmentC (&total)[kTokens / 8]) {
+  const int warp = threadIdx.x / kWarpThreads, lane = threadIdx.x % kWarpThreads;
+  const int row = warp * kTileRows + lane / 4, token = lane % 4 * 2;
+  AwaitBarrier(tile.emptied, (number & 1) ^ 1, 22);
+#pragma unroll
+  for (int f = 0; f < kTokens / 8; ++f) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) tile.sums[TilePlace(token + f * 8 + i % 2, row + i / 2 * 8)] = total[f].x[i];
+  }
+  __syncwarp();
+  if (lane == 0) Arrive(tile.filled);
+}
+
+template <int kTokens>
+__device__ void FinishTiles(const MatmulArgs& args, const Tiling& tiling, const Walk& walk,
+                            const Handover& handover, TileToken* tokens) {
+  TileOutput tile{handover.sums,
+                  tokens,
+                  0,
+                  0,
+                  static_cast<int>(threadIdx.x - kFirstFinisher) / kWarpThreads,
+                  static_cast<int>(threadIdx.x % kWarpThreads)};
+  uint32_t number = 0;
+#pragma unroll 1
+  for (int i = walk.cluster; i < walk.num_tiles; i += walk.num_clusters, ++number) {
+    tile.row = walk.RowTile(tiling, i) * kTileRows;
+    tile.token = walk.Token<kTokens>(tiling, i);
+    const int num_tokens = min(kTokens, args.m - tile.token);
+    if (args.output == MatmulOutput::kRopeKv) {
+      FindTokens(args.rope, tile, num_tokens);
+      SyncFinishers();
+    }
+    const auto await = [&] { AwaitBarrier(handover.filled, number & 1, 23); };
+    if (args.output == MatmulOutput::kSwiGlu) {
+      WriteTileGated(args, tile, num_tokens, await);
+    } else if (args.output == MatmulOutput::kRopeKv) {
+      WriteTileRopeKv(args, tile, num_tokens, await);
+      SyncFinishers();  // nobody looks at the tokens any more
+    } else {
+      WriteTileSums(args, tile, num_tokens, await);
+    }
+    __syncwarp();
+    if (tile.lane == 0) Arrive(handover.emptied);
+  }
+}
+
+#endif
+
+template <int kTokens, bool kSplit>
+__global__ void __launch_bounds__(kThreads, 1)
+    MatmulWgmmaKernel(const __grid_constant__ MatmulMaps maps, const __grid_constant__ MatmulArgs args,
+                      const __grid_constant__ Tiling tiling) {
+#if RIDGE_HAS_WGMMA
+  using S = Shape<kTokens>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  __shared__ uint64_t barriers[2 * S::kStages + 2];
+  __shared__ TileToken tokens[kTokens];
+  Stages<S::kStages> stages;
+  stages.ring = SharedAddress(shared);
+  stages.full = SharedAddress(barriers);
+  stages.empty = stages.full + S::kStages * 8;
+  Handover handover;
+  handover.sums = reinterpret_cast<float*>(shared + S::kStages * S::kStageBytes);
+  handover.filled = stages.empty + S::kStages * 8;
+  handover.emptied = handover.filled + 8;
+  const Walk walk(args, tiling, kSplit);
+  if (threadIdx.x == 0) {
+    const int copied_to = tiling.cluster_tokens + tiling.cluster_rows - 1;
+    for (int i = 0; i < S::kStages; ++i) {
+      InitBarrier(stages.full + i * 8, 1);
+      InitBarrier(stages.empty + i * 8, kMultipliers / kWarpThreads * copied_to);
+    }
+    InitBarrier(handover.filled, kMultipliers / kWarpThreads);
+    InitBarrier(handover.emptied, kTileOutputWarps);
+    FenceBarrierInit();
+  }
+  SyncCluster();
+  LaunchNextKernel();
+  if (threadIdx.x < kMultipliers) {
+    SetRegisters<kMultiplyRegisters, true>();
+    if (kSplit) WaitForPriorKernel();
+    uint32_t stage = 0, number = 0;
+#pragma unroll 1
+    for (int tile = walk.cluster; tile < walk.num_tiles; tile += walk.num_clusters, ++number) {
+      FragmentC total[kTokens / 8];
+      MultiplyTile<kTokens>(args, tiling, walk, stages, &stage, total);
+      if constexpr (kSplit) {
+        WriteSplitTile<kTokens>(args, tiling, walk, tile, total);
+      } else {
+        LeaveTile<kTokens>(handover, number, total);
       }
     }
-  }
-  const auto row_of = [&](int, int thread) {
-    return (work.row_tile + thread / kWarpThreads) * kTileRows + thread % kWarpThreads / 4;
-  };
-  const auto token_of = [&](int f, int thread) { return work.token + f * 8 + thread % 4 * 2; };
-  if constexpr (kSplit) {
-#pragma unroll
-    for (int i = 0; i < kFragments * 4; ++i) total[i / 4].x[i % 4] = c[i];
-    FoldAndWrite<kFragments, kFragments, kThreads>(args, shared, total, row_of, token_of);
+  } else if (threadIdx.x < kFirstFinisher) {
+    SetRegisters<kCopyRegisters, false>();
+    if (threadIdx.x == kMultipliers) CopyStages<kTokens>(maps, tiling, walk, stages);
+    __syncwarp();
   } else {
-    WriteFragments<kFragments>(
-        args, total, [&](int f) { return row_of(f, threadIdx.x); },
-        [&](int f) { return token_of(f, threadIdx.x); });
+    SetRegisters<kFinishRegisters, false>();
+    if constexpr (!kSplit) {
+      WaitForPriorKernel();
+      FinishTiles<kTokens>(args, tiling, walk, handover, tokens);
+    }
   }
+  SyncCluster();  // others may still copy to here, and arrive here
 #endif
+}
+
+template <int kTokens, bool kSplit>
+cudaError_t Prepare() {
+  return cudaFuncSetAttribute(MatmulWgmmaKernel<kTokens, kSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              Shape<kTokens>::kSharedBytes);
+}
+
+int32_t CeilDivide(int32_t a, int32_t b) {
+  return (a + b - 1) / b;
+}
+
+// Clusters of so many blocks that run at once.
+template <int kTokens>
+int32_t MostClusters(int32_t blocks) {
+  static const auto most = [] {
+    std::array<int32_t, kMaxCluster * kMaxCluster + 1> counts{};
+    for (int32_t size : {1, 2, 4}) {
+      ClusterLaunch launch(dim3(static_cast<unsigned>(size)), size, kThreads, Shape<kTokens>::kSharedBytes,
+                           nullptr);
+      int clusters = 0;
+      if (cudaOccupancyMaxActiveClusters(&clusters, MatmulWgmmaKernel<kTokens, false>, launch.config()) ==
+          cudaSuccess)
+        counts[static_cast<size_t>(size)] = clusters;
+    }
+    return counts;
+  }();
+  return std::max(1, most[static_cast<size_t>(blocks)]);
+}
+
+template <int kTokens>
+cudaError_t Launch(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
+  Tiling tiling;
+  tiling.row_blocks = CeilDivide(args.n, kRowTiles * kTileRows);
+  tiling.token_blocks = CeilDivide(args.m, kTokens);
+  tiling.cluster_rows = tiling.row_blocks % kMaxCluster == 0 ? kMaxCluster : 1;
+  tiling.cluster_tokens = tiling.token_blocks % kMaxCluster == 0 ? kMaxCluster : 1;
+  tiling.rows_first = args.n < args.m;
+  MatmulMaps maps;
+  cudaError_t error =
+      MapPacked(args.w, args.n, args.k, kStageSteps, kRowTiles / tiling.cluster_tokens, &maps.weights);
+  if (error == cudaSuccess)
+    error = MapRows(args.x, args.m, args.k, kTokens / tiling.cluster_rows, &maps.tokens);
+  if (error != cudaSuccess) return error;
+  const int32_t cluster = tiling.cluster_rows * tiling.cluster_tokens;
+  const int32_t clusters = tiling.row_blocks * tiling.token_blocks / cluster;
+  if (plan.split_chunks) {
+    const dim3 grid(static_cast<unsigned>(clusters * cluster), 1, static_cast<unsigned>(NumChunks(args.k)));
+    const ClusterLaunch launch(grid, cluster, kThreads, Shape<kTokens>::kSharedBytes, stream);
+    return cudaLaunchKernelEx(launch.config(), MatmulWgmmaKernel<kTokens, true>, maps, args, tiling);
+  }
+  const dim3 grid(static_cast<unsigned>(std::min(clusters, MostClusters<kTokens>(cluster)) * cluster));
+  const ClusterLaunch launch(grid, cluster, kThreads, Shape<kTokens>::kSharedBytes, stream);
+  return cudaLaunchKernelEx(launch.config(), MatmulWgmmaKernel<kTokens, false>, maps, args, tiling);
 }
 
 }  // namespace
@@ -105,7 +405,7 @@ bool HasWgmma() {
     DeviceInfo info;
     cudaFuncAttributes attributes{};
     return GetDeviceInfo(&info) == cudaSuccess && info.capability == 90 &&
-           cudaFuncGetAttributes(&attributes, MatmulWgmmaKernel<false>) == cudaSuccess &&
+           cudaFuncGetAttributes(&attributes, MatmulWgmmaKernel<128, false>) == cudaSuccess &&
            attributes.ptxVersion == 90;
   }();
   return has;
@@ -113,23 +413,20 @@ bool HasWgmma() {
 
 cudaError_t PrepareMatmulWgmma() {
   if (!HasWgmma()) return cudaSuccess;
-  cudaError_t error = cudaFuncSetAttribute(MatmulWgmmaKernel<false>,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(MatmulWgmmaKernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              kSharedBytes);
+  for (cudaError_t (*prepare)() :
+       {Prepare<64, false>, Prepare<64, true>, Prepare<128, false>, Prepare<128, true>}) {
+    if (cudaError_t error = prepare(); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 cudaError_t LaunchMatmulWgmma(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
   if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr ||
       args.output == MatmulOutput::kArgMax || !HasWgmma())
     return cudaErrorInvalidValue;
-  const dim3 grid(
-      static_cast<unsigned>((args.m + kTokens - 1) / kTokens),
-      static_cast<unsigned>((NumRowTiles(args.n) + kRowTiles - 1) / kRowTiles),
-      static_cast<unsigned>(plan.split_chunks ? (args.k + DotChunk(args.k) - 1) / DotChunk(args.k) : 1));
-  return LaunchDependentCluster(plan.split_chunks ? MatmulWgmmaKernel<true> : MatmulWgmmaKernel<false>, grid,
-                                plan.cluster, kThreads, kSharedBytes, stream, args);
+  if (plan.token_tile == 64) return Launch<64>(plan, args, stream);
+  if (plan.token_tile == 128) return Launch<128>(plan, args, stream);
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace ridge::kernels::cuda

@@ -50,6 +50,16 @@ __device__ inline void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// All threads of a warpgroup: how many registers each has from here on, more (kMore) or fewer than before.
+template <int kRegisters, bool kMore>
+__device__ inline void SetRegisters() {
+  if constexpr (kMore) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  }
+}
+
 // Makes this thread's ordinary stores to shared memory visible to wgmma; before the barrier.
 __device__ inline void FenceSharedForWgmma() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -116,9 +116,9 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
       for (const bool split : {false, true}) {
         for (const int32_t cluster : {0, split && HasWgmma() && chunks > 1 ? chunks : 0}) {
           plans.push_back({MatmulKernel::kTiled, token_tile, row_tile, split, 0, cluster});
-          if (token_tile == 128 && HasWgmma())
-            plans.push_back({MatmulKernel::kWgmma, token_tile, row_tile, split, 0, cluster});
         }
+        if (token_tile >= 64 && HasWgmma())
+          plans.push_back({MatmulKernel::kWgmma, token_tile, 128, split, 0});
       }
     }
     if (m <= 64 && HasWgmma()) {
@@ -401,8 +401,9 @@ TEST_P(MatmulTest, NormAsPrologueGivesTheBitsOfTheReferenceNorm) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, MatmulTest,
-    testing::Values(Sizes{64, 16}, Sizes{48, 48}, Sizes{48, 528}, Sizes{777, 80}, Sizes{192, 256}, Sizes{960, 576},
-                    Sizes{1152, 896}, Sizes{2048, 1536}, Sizes{896, 4864}, Sizes{1536, 8960}),
+    testing::Values(Sizes{64, 16}, Sizes{48, 48}, Sizes{48, 528}, Sizes{5120, 528}, Sizes{777, 80},
+                    Sizes{192, 256}, Sizes{960, 576}, Sizes{1152, 896}, Sizes{2048, 1536}, Sizes{896, 4864},
+                    Sizes{1536, 8960}),
     [](const auto& test) {
       std::string name("n");
       return name.append(std::to_string(test.param.n)).append("k").append(std::to_string(test.param.k));

@@ -17,19 +17,27 @@ TEST(MatmulPlan, FewRowsGoToTheDecodeKernelWithAWarpATileAndChunk) {
 
 TEST(MatmulPlan, ChunksAreSplitOnlyWhereHalfOfTheMultiprocessorsWouldBeIdle) {
   for (int32_t m : {33, 64, 128, 4096}) {
-    for (const MatmulDevice& device : {kH200, kA10}) {
-      if (m <= 64 && device.has_wgmma) continue;
-      const MatmulPlan plan = PlanMatmul(m, 2048, 1536, device);
-      const int32_t tiles = (m + plan.token_tile - 1) / plan.token_tile * (2048 / plan.row_tile);
-      EXPECT_EQ(plan.split_chunks, 2 * tiles < device.num_sms) << m;
-      EXPECT_EQ(plan.blocks, plan.split_chunks ? 6 * tiles : tiles) << m;
-      if (plan.split_chunks) {
-        EXPECT_EQ(MatmulWorkspaceBytes(plan, m, 2048, 1536),
-                  int64_t{6} * tiles * plan.token_tile * plan.row_tile * 4);
-        EXPECT_EQ(MatmulCounterBytes(plan, m, 2048), tiles * 4);
-      }
+    const MatmulPlan plan = PlanMatmul(m, 2048, 1536, kA10);
+    const int32_t tiles = (m + plan.token_tile - 1) / plan.token_tile * (2048 / plan.row_tile);
+    EXPECT_EQ(plan.split_chunks, 2 * tiles < kA10.num_sms) << m;
+    EXPECT_EQ(plan.blocks, plan.split_chunks ? 6 * tiles : tiles) << m;
+    if (plan.split_chunks) {
+      EXPECT_EQ(MatmulWorkspaceBytes(plan, m, 2048, 1536),
+                int64_t{6} * tiles * plan.token_tile * plan.row_tile * 4);
+      EXPECT_EQ(MatmulCounterBytes(plan, m, 2048), tiles * 4);
     }
   }
+}
+
+TEST(MatmulPlan, WarpgroupTilesAreCutSoThatTheyFillTheCard) {
+  EXPECT_EQ(PlanMatmul(128, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=64 blocks=120 split");
+  EXPECT_EQ(PlanMatmul(256, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=128 blocks=120 split");
+  EXPECT_EQ(PlanMatmul(512, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=64 blocks=96");
+  EXPECT_EQ(PlanMatmul(1024, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=128 blocks=96");
+  EXPECT_EQ(PlanMatmul(512, 2048, 1536, kH200).ToString(), "wgmma rows=128 tokens=64 blocks=128");
+  const MatmulPlan split = PlanMatmul(128, 1536, 8960, kH200);
+  EXPECT_EQ(MatmulWorkspaceBytes(split, 128, 1536, 8960), int64_t{5} * 128 * 1536 * 4);
+  EXPECT_EQ(MatmulCounterBytes(split, 128, 1536), 24 * 4);
 }
 
 TEST(MatmulPlan, ManyRowsTakeWarpgroupInstructionsWhereThereAreAny) {
@@ -40,8 +48,6 @@ TEST(MatmulPlan, ManyRowsTakeWarpgroupInstructionsWhereThereAreAny) {
 TEST(MatmulPlan, SplitChunksMeetInClustersWhereTheCardHasThemAndRoom) {
   EXPECT_EQ(PlanMatmul(64, 2048, 1536, kH200).ToString(), "batch rows=64 tokens=64 blocks=192 clusters");
   EXPECT_EQ(PlanMatmul(64, 1536, 1536, kA10).cluster, 0);
-  EXPECT_EQ(PlanMatmul(128, 1536, 8960, kH200).cluster, 5);
-  EXPECT_EQ(PlanMatmul(256, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=128 blocks=120 split");
 }
 
 TEST(MatmulPlan, ManyTilesKeepTheirRowsOfXInSharedMemory) {
