@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Measures the ladder: closed runs, arrival sweeps, controls and goodput of every engine, and what a pass costs. What broke off goes on
+# Measures the ladder: closed runs, arrival sweeps, controls, network and goodput of every engine, and what a pass costs. What broke off goes on
 # where it stopped. bench/plot.py, bench/report.py and bench/story.py make pages of what it leaves.
 #
-# usage: bench/ladder.sh --model MODEL --out DIR [--device auto] [--size gpu|cpu|quick] [--part all|a|b] [--services yes|no]
+# usage: bench/ladder.sh --model MODEL --out DIR [--device auto] [--size gpu|series|cpu|quick|tiny] [--part all|a|b] [--services yes|no]
 #                        [--only PATTERN] [--bin DIR] [--commit NAME] [--expect-device NAME]
-#   --size      gpu: the series' sizes; cpu: a small model's on a CPU; quick: one of each, to see that everything works
+#   --size      series: the series' own sizes and rates, for a card like its; gpu: the same with fewer runs and higher rates, for a faster
+#               card; cpu: a small model's on a CPU; quick, tiny: one of each, to see that everything works (tiny: within 512 tokens)
 #   --part      a and b are about half each and may run at the same time on two cards, into two folders
 #   --only      the tasks whose names match, as "goodput", "mixed-ridge" or "^(pool|slots)"; all names are at the end of this file
-#   --services  goodput through ridge-worker and ridge-router (yes) or of engines in this process (no: simulated cards on a virtual clock)
+#   --services  network and goodput through ridge-worker and ridge-router (yes) or of engines in this process (no: simulated cards on a virtual clock)
 #   --bin       where ridge-bench, ridge-worker and ridge-router lie   (build/release/bin)
-#   --out       DIR/ENGINE; DIR/controls/NAME/ENGINE and DIR/goodput/ENGINE; DIR/overhead-PART.md
+#   --commit    recorded   (what git says of these sources)
+#   --out       DIR/ENGINE; DIR/controls/NAME/ENGINE, DIR/network/ENGINE and DIR/goodput/ENGINE; DIR/overhead-PART.md
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -40,12 +42,18 @@ if [ "$services" = yes ]; then needed="$needed ridge-worker ridge-router"; fi
 for program in $needed; do [ -x "$bin/$program" ] || die "--bin: $bin/$program is not there; build first"; done
 
 nine="naive cached batched continuous paged chunked fused flash ridge" batched="batched continuous paged chunked fused flash ridge"
-workload="" singles="naive cached" sweeps=$batched least_served=0.9 slow_rate="" slow_requests=""
+workload="" singles="naive cached" sweeps=$batched least_served=0.9 slow_rate="" slow_requests="" network="" cached_rates=""
 case "$size" in
   gpu)
     runs=(--runs=5 --warmup=2 --most_time=2s --largest_warmed=128) single_time=20s prompts=p16,p64,p256,p1024,p4096 batch_prompt=p256
     sizes=1,2,4,8,16,32,64,128,256,512,1024 mixed=8,32 slow_rate=8 slow_requests=200 rates=16,32,64,128,256 cached_rates=32,64,128,256 requests=400 context=4352
     budgets="128 256 512 1024" budget_rate=16 budget_requests=100 many=64 pool=512MiB first_rate=32 goodput_requests=400
+    ;;
+  series)
+    runs=(--runs=5 --warmup=2) single_time=0s prompts=p16,p64,p256,p1024,p4096 batch_prompt=p256
+    sizes=1,2,4,8,16,32,64,128,256,512,1024 mixed=8,32 rates=1,2,3,4,5,6,7,8 cached_rates=4,8 least_served=0.6 requests=400 context=4352
+    budgets="128 256 512 1024" budget_rate=3 budget_requests=100 many=64 pool=512MiB first_rate=2 goodput_requests=400
+    network=1,8,32,128 network_requests=128 network_rates=2,4,6,8
     ;;
   cpu)
     runs=(--runs=3 --warmup=1 --most_time=8s --new_tokens=32) single_time=8s prompts=p16,p64,p256,p1024 batch_prompt=p64
@@ -57,9 +65,15 @@ case "$size" in
     sizes=1,4 mixed=4 rates=20,40 cached_rates=20 requests=8 context=4352
     budgets="128 512" budget_rate=20 budget_requests=8 many=6 pool=512MiB first_rate=2 goodput_requests=8
     ;;
-  *) die "--size: $size is none of gpu, cpu, quick" ;;
+  tiny)
+    runs=(--runs=1 --warmup=0 --new_tokens=8) single_time=0s prompts=p16,p256 batch_prompt=p64
+    sizes=1,4 mixed="" rates=50 cached_rates=50 requests="" context=512 workload="$root/bench/traces/mixed-tiny-8.jsonl"
+    budgets=128 budget_rate=50 pool="" first_rate=""
+    ;;
+  *) die "--size: $size is none of gpu, series, cpu, quick, tiny" ;;
 esac
 
+[ -n "$commit" ] || commit="$(git -C "$root" rev-parse --short HEAD 2>/dev/null || true)"
 on=("--model=$model" "--device=$device" "--commit=$commit" "--expect_device=$expect_device")
 common=("${on[@]}" "--source=$root/bench/traces/prompt_source.txt")
 mkdir -p "$out/done"
@@ -68,8 +82,8 @@ measured="--model $model --device $device --size $size --services $services"
 [ "$(cat "$out/done/of")" = "$measured" ] || die "--out: $out holds a ladder of $(cat "$out/done/of"); take another folder"
 
 # What arrives: a frozen workload, or the draw's first requests.
-arriving=("--requests=$requests")
-if [ -n "$workload" ]; then arriving=("--workload=$workload"); fi
+arriving=("--requests=$requests") budgeted=("--requests=${budget_requests:-}")
+if [ -n "$workload" ]; then arriving=("--workload=$workload") budgeted=("${arriving[@]}"); fi
 
 # task NAME COMMAND...: runs a command, unless it was run to its end before.
 task() {
@@ -100,11 +114,11 @@ one_at_a_time() {  # as a server with one slot
 }
 prefix_cache() {
   bench arrivals "${common[@]}" --out="$out/controls/prefix-cache" --engine=ridge --prefix_cache=on --rates="$cached_rates" \
-    --requests=$requests --least_served=0.9 --max_context=$context
+    "${arriving[@]}" --least_served=0.9 --max_context=$context
 }
 chunk_budget() {  # ENGINE TOKENS
   bench arrivals "${common[@]}" --out="$out/controls/chunk-$2" --engine="$1" --chunk_tokens="$2" --rates=$budget_rate \
-    --requests=$budget_requests --max_context=$context
+    "${budgeted[@]}" --max_context=$context
 }
 capped_pool() {
   bench closed "${common[@]}" --out="$out/controls/pool-$pool" --engine="$1" --prompts=none --mixed=$many --max_batch=32 \
@@ -124,10 +138,17 @@ goodput() {
     bench arrivals "${common[@]}" --out="$out/goodput" --engine="$1" --max_batch=64 $at
     return
   fi
-  start ridge-worker --model="$model" --device="$device" --engine="$1" --prefix_cache=off --max_batch=64
-  local worker=$port
-  start ridge-router --workers="127.0.0.1:$worker"
+  start_services "$1" 64
   bench serve-load --target="127.0.0.1:$port" --called="$1" --out="$out/goodput" $at
+  stop_services
+}
+
+# So many requests at once, and some that arrive over time, through worker and router.
+network() {
+  start_services "$1" 32
+  local at="--target=127.0.0.1:$port --called=$1 --out=$out/network --commit=$commit --source=$root/bench/traces/prompt_source.txt"
+  bench serve-load $at --in_flight=$network --requests=$network_requests
+  bench serve-load $at --rates=$network_rates --requests=$requests
   stop_services
 }
 
@@ -154,6 +175,13 @@ start() {
   die "$program is not ready after 30 s"
 }
 
+# start_services ENGINE SEQUENCES: a worker and, on $port, a router in front of it.
+start_services() {
+  start ridge-worker --model="$model" --device="$device" --engine="$1" --prefix_cache=off --max_batch="$2"
+  local worker=$port
+  start ridge-router --workers="127.0.0.1:$worker"
+}
+
 stop_services() {
   local pid
   for pid in "${started[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
@@ -178,7 +206,10 @@ for engine in $sweeps; do in_part "${half[$engine]}" "arrivals-$engine" arrivals
 if [ -n "$workload" ]; then in_part a one-at-a-time-ridge one_at_a_time ridge; fi
 if [ -n "$first_rate" ]; then
   for engine in flash ridge; do in_part b "goodput-$engine" goodput "$engine"; done
-  in_part a prefix-cache prefix_cache
+fi
+if [ -n "$cached_rates" ]; then in_part a prefix-cache prefix_cache; fi
+if [ -n "$network" ] && [ "$services" = yes ]; then
+  for engine in flash ridge; do in_part b "network-$engine" network "$engine"; done
 fi
 if [ -n "$mixed" ]; then
   for engine in $batched; do in_part "${half[$engine]}" "mixed-$engine" mixed "$engine"; done

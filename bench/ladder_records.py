@@ -228,11 +228,11 @@ def commits(folder):
 
 
 def control_roots(root):
-    """The folders of the controls and of the goodput search, each with engines in it."""
+    """The folders of the controls, of what went over a network and of the goodput search, each with engines in it."""
     root = pathlib.Path(root)
     found = [path for path in (root / "controls").iterdir() if path.is_dir()] if (root / "controls").is_dir() else []
     controls = sorted(found, key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)])
-    return controls + ([root / "goodput"] if (root / "goodput").is_dir() else [])
+    return controls + [root / name for name in ("network", "goodput") if (root / name).is_dir()]
 
 
 def engine_folders(root):

@@ -131,7 +131,7 @@ def gap_distribution(out, engines):
     return figure.save()
 
 
-def step_budget(out, engines, weights_ms):
+def step_budget(out, engines, weights_ms, floors):
     figure = Figure(out / "step-budget.svg", ["a decode step at batch 1, p256, ms"])
     names, values = [], []
     for engine, folder in engines:
@@ -144,7 +144,11 @@ def step_budget(out, engines, weights_ms):
         axis = figure.axes[0]
         axis.bar(names, values, color=[COLORS.get(name, "grey") for name in names])
         if weights_ms:
-            axis.axhline(weights_ms, color="grey", linestyle="--", linewidth=1, label="weights / bandwidth")
+            axis.bar(names, [min(value, weights_ms) for value in values], color="black", alpha=0.35, label="weights / bandwidth")
+        for engine, contexts in floors.items():
+            if engine in names and 256 in contexts:
+                host_ms = contexts[256]["submit_us"] / 1e3
+                axis.bar([engine], [host_ms], width=0.3, fill=False, hatch="///", label="_" if engine != names[-1] else "the host's part, beside the card's")
         axis.tick_params(axis="x", rotation=30)
     return figure.save()
 
@@ -175,7 +179,7 @@ def draw(root, weights_ms=None, published=None):
     engines = records.engine_folders(root)
     published = published or {}
     figures = [by_prompt(out, engines, weights_ms, published, records.overhead(root)), by_batch(out, engines), by_rate(out, engines, published),
-               gap_distribution(out, engines), step_budget(out, engines, weights_ms), whole_ladder(out, engines)]
+               gap_distribution(out, engines), step_budget(out, engines, weights_ms, records.overhead(root)), whole_ladder(out, engines)]
     return [path for path in figures if path is not None]
 
 

@@ -157,6 +157,9 @@ def engine_page(engine, folder):
     if grades:
         parts.append(f"Grade: {grades.count('hit')} of {len(grades)} predictions hit, {grades.count('near')} near, {grades.count('miss')} missed.")
     parts.append(parity_line(folder) or "")
+    pictures = [picture for picture, drawn in (("prompt-length", closed), ("batch-size", closed), ("arrival-rate", passes)) if drawn
+                and (folder.parent / "figures" / f"{picture}.svg").exists()]
+    parts.append("\n".join(f"![{picture}](../figures/{picture}.svg)" for picture in pictures))
     flags = f"--model {context['model']} --device {context['device']} --engine {engine} --out {folder.parent}"
     commands = []
     if closed:
@@ -203,7 +206,7 @@ def ladder_page(root, folders):
 
 def controls_tables(root):
     """Closed and open runs of the controls, and what the goodput search found."""
-    closed, passes, goodput, lines = [], [], [], {}
+    closed, passes, at_once, goodput, lines = [], [], [], [], {}
     for part in records.control_roots(root):
         for engine, folder in records.engine_folders(part):
             lines.setdefault(commits_line(folder), []).append(f"{part.name}/{engine}")
@@ -218,11 +221,15 @@ def controls_tables(root):
             for rate, figures in records.open_passes(folder).items():
                 passes.append([part.name, engine, f"{rate:g}", *compared(OPEN_KEYS, figures, prediction["open"].get(f"{rate:g}")),
                                f"{figures.get('itl_p99_ms', 0):.2f}", f"{figures.get('gap_worst_ms', 0):.1f}"])
+            for count, figures in records.concurrency_passes(folder).items():
+                at_once.append([part.name, engine, str(count), f"{figures['served_per_s']:.3f}", figure(figures["tokens_per_s"]), f"{figures['ttft_p50_s']:.4g}"])
     parts = [f"{', '.join(names)}: {line[0].lower()}{line[1:]}" for line, names in lines.items() if line]
     if closed:
         parts.append(table(header_of(["control", "engine", "workload", "seconds"], CLOSED_KEYS), closed))
     if passes:
         parts.append(table(header_of(["control", "engine", "offered/s"], OPEN_KEYS) + ["ITL p99, ms", "worst gap, ms"], passes))
+    if at_once:
+        parts.append(table(["control", "engine", "in flight", "served/s", "tokens/s", "TTFT p50, s"], at_once))
     if goodput:
         parts.append("Goodput (p99 TTFT <= 500 ms, p99 ITL <= 25 ms), requests/s:\n\n" + table(["engine", "offered", "predicted", "served of it"], goodput))
     return ["## Controls", *parts] if parts else []
@@ -279,7 +286,15 @@ def published(root):
         for rate, served in points.items():
             found = passes.get(float(rate))
             rows.append([engine, rate, figure(served), figure(found["served_per_s"]) if found else ""])
-    print(table(["engine", "offered/s", "served/s there", "here"], rows))
+    print(table(["engine", "offered/s", "served/s there", "here"], rows), end="\n\n")
+    rows = []
+    for key, unit, read in (("tokens_per_s", "in flight", records.concurrency_passes), ("ttft_p50_s", "a second", records.open_passes)):
+        for engine, points in series["network"][key].items():
+            here = read(root / "network" / engine)
+            for at, there in points.items():
+                found = here.get(int(at))
+                rows.append([engine, f"{at} {unit}", key, figure(there), figure(found[key]) if found else ""])
+    print(table(["over a network", "at", "figure", "there", "here"], rows))
 
 
 def goodput_headline(root):

@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<Measured>> ReadRuns(const std::string& path) {
     if (!columns.contains(name))
       return InvalidField("--records", absl::StrCat(path, ": no column \"", name, "\""));
   }
-  std::map<std::tuple<std::string, int64_t, std::string>, Samples> groups;
+  std::map<std::tuple<std::string, int64_t, int64_t, std::string>, Samples> groups;
   while (!rest.empty()) {
     const std::vector<std::string> fields = TakeCsvRecord(&rest);
     if (fields.size() != names.size())
@@ -65,7 +65,7 @@ absl::StatusOr<std::vector<Measured>> ReadRuns(const std::string& path) {
       return InvalidField("--records", absl::StrCat(path, ": a figure is not a number"));
     }
     if (field("is_warmup") == "True" || absl::StartsWith(field("workload"), "mixed")) continue;
-    Samples& group = groups[{field("engine"), run.prompt_tokens, field("workload")}];
+    Samples& group = groups[{field("engine"), run.prompt_tokens, run.batch, field("workload")}];
     group.batch = run.batch;
     group.prompt_tokens = run.prompt_tokens;
     group.ttft_s.push_back(ttft_s);
@@ -73,7 +73,7 @@ absl::StatusOr<std::vector<Measured>> ReadRuns(const std::string& path) {
   }
   std::vector<Measured> measured;
   for (const auto& [key, group] : groups) {
-    measured.push_back({absl::StrCat(std::get<0>(key), ", ", std::get<2>(key)), group.batch,
+    measured.push_back({absl::StrCat(std::get<0>(key), ", ", std::get<3>(key)), group.batch,
                         group.prompt_tokens, Percentile(group.ttft_s, 50), Percentile(group.itl_s, 50)});
   }
   return measured;

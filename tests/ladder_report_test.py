@@ -84,6 +84,24 @@ def replays(bench, folder):
     expect("--workload: required" in run(bench, "replay", "--model=x", code=1), "names what is missing")
 
 
+def golden(bench, folder):
+    """Published token ids beside measured ones, as series.sh compares them: where they part, and by how much."""
+    model = ["--model", ROOT / "tests/golden/tiny-qwen2", "--device", "cpu"]
+    run(bench, "closed", *model, "--engine=cached", "--prompts=p16,p64", "--new_tokens=8", "--runs=1", "--warmup=0", f"--out={folder}")
+    with gzip.open(folder / "cached/runs.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    outputs = {row["prompt_label"]: {"prompt_tokens": row["prompt_tokens"], "token_ids": row["token_ids"]} for row in rows}
+    parity = [bench, "parity", *model, f"--a={folder / 'cached'}", f"--b={folder / 'golden'}"]
+    (folder / "golden.json").write_text(json.dumps(outputs))
+    run(sys.executable, BENCH / "report.py", "golden", folder / "golden.json", folder / "golden")
+    expect("2 of 2 outputs are identical" in run(*parity), "equal tokens")
+    outputs["p64"]["token_ids"][5] ^= 1
+    (folder / "golden.json").write_text(json.dumps(outputs))
+    run(sys.executable, BENCH / "report.py", "golden", folder / "golden.json", folder / "golden")
+    found = run(*parity, code=1)
+    expect(re.search(r"p64-x1, sequence 0: token 5 is the first that differs: logits -?[\d.e-]+ and -?[\d.e-]+, [\d.e-]+ apart", found), f"first difference: {found}")
+
+
 def story(bench, folder):
     """The whole ladder, small, in two halves and gone on with, and the page that is written from it."""
     out, page = folder / "whole", folder / "ladder.md"
@@ -109,7 +127,6 @@ def story(bench, folder):
     # Two engines at three contexts, with three figures each; a pass that takes no time in Submit has no launch's cost.
     expect("| a pass over one token | 18 | 0 | 0 |" in page.read_text(), "the cost of a pass is predicted")
     run(sys.executable, BENCH / "report.py", "write", out)
-    expect(not (out / "headline.json").exists(), "a figure of no known commit is no headline")
     run(*ladder, "--out", folder / "known", "--only", "^goodput-", "--commit", "abc1234")
     shutil.copytree(out / "naive", folder / "known" / "naive")
     run(sys.executable, BENCH / "report.py", "write", folder / "known")
@@ -161,6 +178,7 @@ def main():
         helps(bench)
         refusals(bench, folder / "refused")
         replays(bench, folder / "traces")
+        golden(bench, folder / "golden")
 
         expect("no such folder" in run(sys.executable, BENCH / "plot.py", folder / "nowhere", code=2)
                if importlib.util.find_spec("matplotlib") else True, "plot names a missing folder")
