@@ -1,4 +1,6 @@
 // ridge-bench: a table of subcommands.
+#include <unistd.h>
+
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -44,8 +46,9 @@ absl::Status RunClosedRuns(const Given&) {
 }
 
 absl::Status RunArrivals(const Given&) {
-  const absl::StatusOr<ridge::bench::LadderConfig> config = ridge::bench::LadderConfigFromFlags();
+  absl::StatusOr<ridge::bench::LadderConfig> config = ridge::bench::LadderConfigFromFlags();
   if (!config.ok()) return config.status();
+  config->on_terminal = isatty(STDERR_FILENO) != 0;
   const absl::StatusOr<ridge::bench::PassFlags> flags = ridge::bench::PassFlagsFromFlags();
   if (!flags.ok()) return flags.status();
   return ridge::bench::ArrivalSweep(*config, *flags, std::cerr);
@@ -62,8 +65,9 @@ absl::Status RunParity(const Given&) {
 }
 
 absl::Status RunServeLoad(const Given&) {
-  const absl::StatusOr<ridge::bench::ServeLoadConfig> config = ridge::bench::ServeLoadConfigFromFlags();
+  absl::StatusOr<ridge::bench::ServeLoadConfig> config = ridge::bench::ServeLoadConfigFromFlags();
   if (!config.ok()) return config.status();
+  config->on_terminal = isatty(STDERR_FILENO) != 0;
   const absl::StatusOr<ridge::bench::PassFlags> flags = ridge::bench::PassFlagsFromFlags();
   if (!flags.ok()) return flags.status();
   return ridge::bench::ServeLoad(*config, *flags, std::cerr);

@@ -63,6 +63,8 @@ class EngineHost {
   int32_t num_blocks() const { return num_blocks_; }
   int32_t step_tokens() const { return step_tokens_; }
   double load_s() const { return load_s_; }
+  // Whether no time passes while it runs.
+  bool is_virtual() const { return clock_ == &virtual_clock_; }
   // Weights and the K/V blocks that were held at most since the last call.
   int64_t TakePeakBytes();
   // What the engine did since the last call: "steps 256, rows 4351, padded_rows 0, kv_positions 1081216,

@@ -92,7 +92,8 @@ absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
                           .peak_memory = [&] { return (*host)->TakePeakBytes(); },
                           .peak_memory_source = "weights and held KV blocks",
                           .work = [&] { return (*host)->TakeWork(); },
-                          .progress = &progress};
+                          .progress = &progress,
+                          .on_terminal = config.on_terminal && !(*host)->is_virtual()};
     if (absl::Status status = experiment(subject); !status.ok()) return status;
   }
   return absl::OkStatus();

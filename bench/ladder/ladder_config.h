@@ -18,6 +18,7 @@ struct LadderConfig {
   std::string source_file;           // text that prompts are cut from
   std::string expect_device;         // what the device's name must contain; empty: anything
   std::string commit;                // recorded
+  bool on_terminal = false;          // what progress goes to
 };
 
 // Errors name the flag.

@@ -291,8 +291,24 @@ absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const
 
 absl::Status RunRates(const Subject& subject, PassOptions options, const std::vector<double>& rates,
                       double least_served_share) {
-  for (const double rate : rates) {
+  const auto requests = static_cast<double>(options.workload.items.size());
+  const auto is_left = [&](double rate) {
+    return !subject.records->HasPass(rate, options.last_rate, options.in_flight);
+  };
+  for (size_t i = 0; i < rates.size(); ++i) {
+    const double rate = rates[i];
     options.rate = rate;
+    if (subject.on_terminal && is_left(rate)) {
+      double left_s = 0;
+      for (size_t later = i; later < rates.size(); ++later) {
+        if (is_left(rates[later])) left_s += requests / rates[later];
+      }
+      *subject.progress << absl::StrFormat(
+                               "[%d/%d, at least %s left] %s: %.0f requests", i + 1, rates.size(),
+                               absl::FormatDuration(absl::Ceil(absl::Seconds(left_s), absl::Seconds(1))),
+                               Offered(options), requests)
+                        << std::endl;
+    }
     const absl::StatusOr<std::optional<OpenSummary>> summary = RunPass(subject, options);
     if (!summary.ok()) return summary.status();
     const double served_rate = subject.records->ServedRate(rate, options.last_rate, options.in_flight);

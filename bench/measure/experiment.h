@@ -29,6 +29,7 @@ struct Subject {
   std::string peak_memory_source;
   std::function<std::string()> work;  // what was done since the last call, for the notes; may be empty
   std::ostream* progress;
+  bool on_terminal = false;  // `progress` is one: a pass under way is named, and how long what is left takes
 };
 
 struct ClosedOptions {

@@ -19,6 +19,7 @@ struct ServeLoadConfig {
   std::string out;          // a folder in it, called as the engine, holds the records; required
   std::string engine;       // what the records call it
   std::string commit;
+  bool on_terminal = false;  // what progress goes to
 };
 
 // Errors name the flag.

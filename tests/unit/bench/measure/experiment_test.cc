@@ -142,6 +142,18 @@ TEST_F(ExperimentTest, RatesEndWhereTheTargetFallsBehind) {
                          " was measured with 50, this run has 5; take another --out"));
 }
 
+TEST_F(ExperimentTest, ATerminalIsToldHowLongASweepTakes) {
+  EvenTarget target(1.0, 0.1);
+  Subject subject = SubjectOf(&target);
+  const PassOptions options{.workload = UniformDraw(16, 2, 60)};
+  ASSERT_TRUE(RunRates(subject, options, {2}, 0).ok());
+  EXPECT_EQ(progress_.str().find("left"), std::string::npos);
+  subject.on_terminal = true;
+  ASSERT_TRUE(RunRates(subject, options, {1, 2, 4}, 0).ok());
+  EXPECT_THAT(progress_.str(), HasSubstr("[1/3, at least 1m15s left] 1/s: 60 requests\n"));
+  EXPECT_THAT(progress_.str(), HasSubstr("[3/3, at least 15s left] 4/s: 60 requests\n"));
+}
+
 TEST_F(ExperimentTest, APassThatServedNothingFailsAndSaysWhy) {
   EvenTarget target(1.0, 0.1);
   target.end = "UNAVAILABLE";
