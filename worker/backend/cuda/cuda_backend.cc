@@ -63,21 +63,6 @@ std::string CountByName(const std::vector<const char*>& launches) {
   });
 }
 
-// Row counts for which a decode step is captured; a step takes the next one and pads.
-std::vector<int32_t> GraphRows(int32_t max_rows) {
-  std::vector<int32_t> rows;
-  for (int32_t next = 1; next < max_rows; next += next < 2     ? 1
-                                                  : next < 4   ? 2
-                                                  : next < 8   ? 4
-                                                  : next < 64  ? 8
-                                                  : next < 256 ? 32
-                                                               : 128) {
-    rows.push_back(next);
-  }
-  rows.push_back(max_rows);
-  return rows;
-}
-
 absl::Status CheckModel(const ModelConfig& config) {
   const auto unsupported = [&](const char* field, int32_t value, const char* what) {
     return absl::UnimplementedError(
@@ -141,7 +126,6 @@ CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_.get());
   // The last results: their memory is freed next. An error has been told, or nobody asks for it any more.
   transfers_.Synchronize().IgnoreError();
-  DropGraphs();
 }
 
 // Equal ids promise equal bits: model, types, every constant that fixes the order of a sum, and the card's
@@ -179,14 +163,13 @@ absl::StatusOr<int32_t> CudaBackend::DefaultBlocks(const BackendLimits& limits) 
   if (status.ok()) status = ReserveKv(1, limits);
   size_t free = 0, total = 0;
   if (status.ok()) status = CudaStatus(cudaMemGetInfo(&free, &total), "free memory");
-  DropGraphs();
+  graphs_.Clear();
   if (!status.ok()) return status;
   const int64_t bytes = static_cast<int64_t>(free) - kMemoryMargin + info_.kv_block_bytes;
   if (bytes < info_.kv_block_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("KV cache: %d MiB of the card's memory are missing for a block of %d KiB and a "
-                        "margin of %d MiB (%d of "
-                        "%d MiB are free)",
+                        "margin of %d MiB (%d of %d MiB are free)",
                         ((info_.kv_block_bytes - bytes) >> 20) + 1, info_.kv_block_bytes >> 10,
                         kMemoryMargin >> 20, free >> 20, total >> 20));
   }
@@ -202,9 +185,8 @@ absl::Status CudaBackend::Reserve(int32_t num_blocks, const BackendLimits& limit
   if (status.ok()) status = CudaStatus(cudaMemGetInfo(&free, &total), "free memory");
   if (!status.ok()) return status;
   LogInfo(
-      "memory of the card: weights {} MiB, workspace {} MiB, KV cache {} MiB in {} blocks; {} graphs; {} of "
-      "{} "
-      "MiB are free",
+      "memory of the card: weights {} MiB, workspace {} MiB, KV cache {} MiB in {} blocks; {} graphs; "
+      "{} of {} MiB are free",
       weights_.bytes() >> 20, forward_->workspace_bytes() >> 20, num_blocks * info_.kv_block_bytes >> 20,
       num_blocks, graphs_.size(), free >> 20, total >> 20);
   return status;
@@ -259,11 +241,6 @@ absl::StatusOr<std::unique_ptr<CudaBackend::Step>> CudaBackend::NewStep() {
   return step;
 }
 
-void CudaBackend::DropGraphs() {
-  for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
-  graphs_.clear();
-}
-
 absl::Status CudaBackend::RunPadding(int32_t rows) {
   upload_->Build(StepPlan());
   const PinnedMemory& host = free_.front()->upload;
@@ -277,59 +254,14 @@ absl::Status CudaBackend::RunPadding(int32_t rows) {
 }
 
 absl::Status CudaBackend::CaptureGraphs(int32_t max_rows) {
-  using cuda::AttentionMode;
-  const cuda::AttentionPlanLimits& limits = forward_->attention_limits();
-  int32_t fewest = 1;  // rows that a step with this graph has
-  for (int32_t rows : GraphRows(max_rows)) {
-    std::vector<AttentionMode> modes = {AttentionMode::kGeneral};
-    if (fewest * limits.num_kv_heads <= limits.chunk_blocks) modes.push_back(AttentionMode::kChunks);
-    if (rows == 1 && limits.max_unmerged > 0) modes.push_back(AttentionMode::kUnmerged);
-    for (AttentionMode mode : modes) {
-      absl::Status status = CaptureGraph(rows, false, false, mode);
-      if (status.ok()) status = CaptureGraph(rows, false, true, mode);
-      if (status.ok() && rows <= cuda::kMaxArgMaxRows) status = CaptureGraph(rows, true, false, mode);
-      if (!status.ok()) return status;
-    }
-    fewest = rows + 1;
-  }
-  return CudaStatus(cudaStreamSynchronize(stream_.get()), "graphs");
+  // The library may load code at a size's first launch, which a capture does not allow.
+  const auto prepare = [&](int32_t rows) { return cublas_ == nullptr ? absl::OkStatus() : RunPadding(rows); };
+  return graphs_.Capture(max_rows, forward_.get(), transfers_, stream_.get(), prepare);
 }
 
-absl::Status CudaBackend::CaptureGraph(int32_t rows, bool greedy, bool extended,
-                                       cuda::AttentionMode attention) {
-  if (cublas_ != nullptr) {  // it may load code at a size's first launch, which a capture does not allow
-    if (absl::Status status = RunPadding(rows); !status.ok()) return status;
-  }
-  StepLayout layout = StepLayout::Of(rows, rows, greedy, extended);
-  layout.attention = attention;
-  layout.split_count = 1;  // the kernel reads how many there are
-  absl::Status status;
-  for (int side = 0; side < StepTransfers::kSides && status.ok(); ++side) {
-    status =
-        CudaStatus(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph capture");
-    if (!status.ok()) return status;
-    status = forward_->Run(layout, transfers_.upload(side), transfers_.results(side), nullptr, stream_.get());
-    cudaGraph_t graph = nullptr;
-    status.Update(CudaStatus(cudaStreamEndCapture(stream_.get(), &graph), "graph capture"));
-    Graph captured{rows, greedy, extended, attention, side, {}, nullptr};
-    forward_->TakeLaunches(&captured.launches);
-    if (status.ok())
-      status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
-    if (graph != nullptr) cudaGraphDestroy(graph);
-    if (status.ok()) status = CudaStatus(cudaGraphUpload(captured.exec, stream_.get()), "graph upload");
-    if (status.ok()) graphs_.push_back(std::move(captured));
-  }
-  return status;
-}
-
-const CudaBackend::Graph* CudaBackend::GraphFor(int32_t rows, int side) const {
+const StepGraphs::Graph* CudaBackend::GraphFor(int32_t rows, int side) const {
   const bool greedy = upload_->is_greedy() && rows <= cuda::kMaxArgMaxRows;
-  const bool extended = upload_->is_extended();
-  const auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& g) {
-    return g.rows >= rows && g.greedy == greedy && g.extended == extended && g.side == side &&
-           g.attention == upload_->attention();
-  });
-  return graph == graphs_.end() ? nullptr : &*graph;
+  return graphs_.Find(rows, {greedy, upload_->is_extended(), upload_->attention(), side});
 }
 
 StepTicket CudaBackend::Submit(const StepPlan& plan) {
@@ -359,7 +291,7 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   const int32_t rows = step->num_rows + plan.padded_rows;
   RIDGE_CHECK(plan.padded_rows >= 0 && rows <= max_rows_);
   const bool replay = upload_->is_decode() && step->num_rows > 0 && !plan.return_logits;
-  const Graph* graph = replay ? GraphFor(rows, step->side) : nullptr;
+  const StepGraphs::Graph* graph = replay ? GraphFor(rows, step->side) : nullptr;
   step->greedy = upload_->is_greedy();
   step->num_top.clear();
   if (upload_->is_extended()) step->num_top = upload_->num_top();

@@ -19,6 +19,7 @@
 #include "worker/backend/cuda/cublas_lt.h"
 #include "worker/backend/cuda/cuda_forward.h"
 #include "worker/backend/cuda/cuda_weights.h"
+#include "worker/backend/cuda/step_graphs.h"
 #include "worker/backend/cuda/step_transfers.h"
 #include "worker/backend/cuda/step_upload.h"
 #include "worker/model/weight_source.h"
@@ -64,15 +65,6 @@ class CudaBackend : public Backend {
   int64_t saturations() const { return saturations_.load(std::memory_order_relaxed); }
 
  private:
-  struct Graph {
-    int32_t rows;
-    bool greedy;
-    bool extended;
-    kernels::cuda::AttentionMode attention;
-    int side;                           // of StepTransfers, whose memory it uses
-    std::vector<const char*> launches;  // its kernels by name, in order
-    cudaGraphExec_t exec;
-  };
   // A step's host memory, reused from step to step.
   struct Step {
     PinnedMemory upload;
@@ -84,11 +76,11 @@ class CudaBackend : public Backend {
     CudaEvent done;
     absl::Status status;
     StepTicket ticket = 0;
-    int side = 0;                       // of StepTransfers
-    int32_t num_rows = 0;               // without padded ones
-    const Graph* graph = nullptr;       // that was replayed; null: none was
-    std::vector<const char*> launches;  // kernels and copies beside it, by name
-    StepResult counts;                  // outputs are added when they are there
+    int side = 0;                              // of StepTransfers
+    int32_t num_rows = 0;                      // without padded ones
+    const StepGraphs::Graph* graph = nullptr;  // that was replayed; null: none was
+    std::vector<const char*> launches;         // kernels and copies beside it, by name
+    StepResult counts;                         // outputs are added when they are there
     int32_t num_outputs = 0;
     int32_t padded_outputs = 0;
     bool greedy = false;  // its log-probabilities were not written
@@ -102,14 +94,11 @@ class CudaBackend : public Backend {
   absl::Status Prepare(const BackendLimits& limits);
   absl::Status ReserveKv(int32_t num_blocks, const BackendLimits& limits);
   absl::Status CaptureGraphs(int32_t max_rows);
-  void DropGraphs();
   // Runs a step of padded rows alone, which changes nothing.
   absl::Status RunPadding(int32_t rows);
   absl::StatusOr<std::unique_ptr<Step>> NewStep();
-  // One for each side.
-  absl::Status CaptureGraph(int32_t rows, bool greedy, bool extended, kernels::cuda::AttentionMode attention);
   // For the step in upload_ with padding to so many rows; null where none fits.
-  const Graph* GraphFor(int32_t rows, int side) const;
+  const StepGraphs::Graph* GraphFor(int32_t rows, int side) const;
   // Enqueues what the plan changes in the slots and in the KV memory, before its rows.
   absl::Status EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout);
   absl::Status EnqueueResults(Step* step);
@@ -134,7 +123,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<StepUpload> upload_;
   int32_t max_rows_ = 0;
   StepTransfers transfers_;
-  std::vector<Graph> graphs_;  // in ascending order of rows
+  StepGraphs graphs_;
 
   std::deque<std::unique_ptr<Step>> in_flight_;
   std::vector<std::unique_ptr<Step>> free_;
