@@ -6,13 +6,11 @@
 #include <cstring>
 #include <iterator>
 #include <numeric>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/hash.h"
 #include "common/logging.h"
@@ -29,38 +27,12 @@ namespace cuda = kernels::cuda;
 
 // Steps that may be in flight before one has to be allocated.
 constexpr int kSteps = 4;
-// How long Collect polls before it sleeps.
-constexpr std::chrono::microseconds kSpin{20};
-// How often WaitFor looks whether the step has ended.
-constexpr std::chrono::microseconds kPoll{200};
-
-// In place of a step's first result, which is small, until it arrives.
-constexpr uint64_t kUnfinished = ~uint64_t{0};
-
 // What a launch that does not wait cannot say.
 constexpr char kHowToFind[] = "CUDA_LAUNCH_BLOCKING=1 with --launch=stream names the kernel";
 
 bool LaunchesBlock() {
   const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   return blocking != nullptr && std::strcmp(blocking, "0") != 0;
-}
-
-// "embedding, 2 x qkv matmul, 2 x split attention": in the order in which they first come.
-std::string CountByName(const std::vector<const char*>& launches) {
-  std::vector<std::pair<absl::string_view, int>> counts;
-  for (absl::string_view name : launches) {
-    const auto count =
-        std::find_if(counts.begin(), counts.end(), [&](const auto& each) { return each.first == name; });
-    if (count == counts.end()) {
-      counts.emplace_back(name, 1);
-    } else {
-      ++count->second;
-    }
-  }
-  return absl::StrJoin(counts, ", ", [](std::string* out, const auto& count) {
-    if (count.second > 1) absl::StrAppend(out, count.second, " x ");
-    absl::StrAppend(out, count.first);
-  });
 }
 
 absl::Status CheckModel(const ModelConfig& config) {
@@ -218,7 +190,7 @@ absl::Status CudaBackend::ReserveKv(int32_t num_blocks, const BackendLimits& lim
   transfers_ = *std::move(transfers);
   free_.clear();
   for (int i = 0; i < kSteps; ++i) {
-    absl::StatusOr<std::unique_ptr<Step>> step = NewStep();
+    absl::StatusOr<std::unique_ptr<InFlightStep>> step = NewStep();
     if (!step.ok()) return step.status();
     free_.push_back(*std::move(step));
   }
@@ -226,19 +198,8 @@ absl::Status CudaBackend::ReserveKv(int32_t num_blocks, const BackendLimits& lim
   return TimedPhase("graphs", [&] { return CaptureGraphs(std::min(limits.max_slots, max_rows_)); });
 }
 
-absl::StatusOr<std::unique_ptr<CudaBackend::Step>> CudaBackend::NewStep() {
-  auto step = std::make_unique<Step>();
-  const int64_t bytes = upload_->max_bytes();
-  absl::StatusOr<PinnedMemory> upload = PinnedMemory::Allocate(bytes, "step upload");
-  if (!upload.ok()) return upload.status();
-  absl::StatusOr<PinnedMemory> results = PinnedMemory::Allocate(ResultBytes(max_rows_), "step results");
-  if (!results.ok()) return results.status();
-  absl::StatusOr<CudaEvent> done = CudaEvent::Create();
-  if (!done.ok()) return done.status();
-  step->upload = *std::move(upload);
-  step->results = *std::move(results);
-  step->done = *std::move(done);
-  return step;
+absl::StatusOr<std::unique_ptr<InFlightStep>> CudaBackend::NewStep() const {
+  return InFlightStep::Create(upload_->max_bytes(), ResultBytes(max_rows_));
 }
 
 absl::Status CudaBackend::RunPadding(int32_t rows) {
@@ -267,7 +228,7 @@ const StepGraphs::Graph* CudaBackend::GraphFor(int32_t rows, int side) const {
 StepTicket CudaBackend::Submit(const StepPlan& plan) {
   RIDGE_CHECK(forward_ != nullptr);
   upload_->Build(plan);
-  absl::StatusOr<std::unique_ptr<Step>> step;
+  absl::StatusOr<std::unique_ptr<InFlightStep>> step;
   if (free_.empty()) {
     step = NewStep();
     RIDGE_CHECK(step.ok());  // more steps in flight than any engine has, and no memory for them
@@ -283,7 +244,7 @@ StepTicket CudaBackend::Submit(const StepPlan& plan) {
   return submitted_++;
 }
 
-absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
+absl::Status CudaBackend::Enqueue(InFlightStep* step, const StepPlan& plan) {
   step->num_rows = upload_->num_rows();
   step->num_outputs = upload_->num_outputs();
   step->counts = StepResult();
@@ -292,94 +253,74 @@ absl::Status CudaBackend::Enqueue(Step* step, const StepPlan& plan) {
   RIDGE_CHECK(plan.padded_rows >= 0 && rows <= max_rows_);
   const bool replay = upload_->is_decode() && step->num_rows > 0 && !plan.return_logits;
   const StepGraphs::Graph* graph = replay ? GraphFor(rows, step->side) : nullptr;
+  step->graph = graph;
   step->greedy = upload_->is_greedy();
   step->num_top.clear();
   if (upload_->is_extended()) step->num_top = upload_->num_top();
-  step->graph = graph;
-  std::memcpy(step->results.as<char>(), &kUnfinished, sizeof(kUnfinished));
+  step->has_logits = plan.return_logits && step->num_outputs > 0;
   const int32_t padded_rows = graph != nullptr ? graph->rows : rows;
   step->padded_outputs = graph != nullptr ? graph->rows : step->num_outputs;
-  step->has_logits = plan.return_logits && step->num_outputs > 0;
-  if (const int64_t bytes = int64_t{4} * step->num_outputs * config_.vocab_size;
-      step->has_logits && step->logits.bytes() < bytes) {
-    absl::StatusOr<PinnedMemory> logits = PinnedMemory::Allocate(bytes, "logits");
-    if (!logits.ok()) return logits.status();
-    step->logits = *std::move(logits);
-  }
+  absl::Status status = step->Prepare(config_.vocab_size);
+  if (!status.ok()) return status;
 
   const StepLayout layout = upload_->Write(padded_rows, step->padded_outputs, step->upload.as<char>());
-  absl::Status status = transfers_.Upload(step->side, step->upload, layout.bytes);
+  status = transfers_.Upload(step->side, step->upload, layout.bytes);
   if (status.ok()) status = EnqueueChanges(step, plan, layout);
   if (status.ok() && graph != nullptr) {
     status = CudaStatus(cudaGraphLaunch(graph->exec, stream_.get()), "decode graph");
     ++step->counts.launches;
   } else if (status.ok() && rows > 0) {
     status = forward_->Run(layout, transfers_.upload(step->side), transfers_.results(step->side),
-                           step->has_logits ? step->logits.as<float>() : nullptr, stream_.get());
+                           step->host_logits(), stream_.get());
   }
   status.Update(EnqueueResults(step));
   forward_->TakeLaunches(&step->launches);
   step->counts.launches += static_cast<int64_t>(step->launches.size()) + 1;  // the upload
   if (status.ok()) return status;
-  return StepError(*step, absl::StrCat(status.message(), is_blocking_ ? "" : EarlierKernels(*step)));
-}
-
-absl::Status CudaBackend::StepError(const Step& step, absl::string_view what) const {
-  const std::string graph = step.graph != nullptr ? absl::StrFormat(", a graph of %d", step.graph->rows) : "";
-  return absl::InternalError(
-      absl::StrFormat("step %d (%d rows%s): %s", step.ticket, step.num_rows, graph, what));
-}
-
-bool CudaBackend::HasFinished(const Step& step) {
-  uint64_t first;
-  std::memcpy(&first, step.results.as<char>(), sizeof(first));
-  return first != kUnfinished;
+  return step->Error(absl::StrCat(status.message(), is_blocking_ ? "" : EarlierKernels(*step)));
 }
 
 // An error of a kernel is seen by whatever call comes next.
-std::string CudaBackend::EarlierKernels(const Step& step) const {
+std::string CudaBackend::EarlierKernels(const InFlightStep& step) const {
   const auto first = std::find_if(in_flight_.begin(), in_flight_.end(),
-                                  [](const auto& earlier) { return !HasFinished(*earlier); });
+                                  [](const auto& earlier) { return !earlier->HasFinished(); });
   return absl::StrFormat(" (or a kernel before it, since step %d; %s)",
                          first == in_flight_.end() ? step.ticket : (*first)->ticket, kHowToFind);
 }
 
-// An error of a kernel fails every wait, for steps too that had ended: the first that had not is the one.
-absl::Status CudaBackend::Fault(const Step& collected, cudaError_t error) const {
-  const Step* step = &collected;
+// An error of a kernel fails every wait, for steps too that had ended: the first that had not is the one. Or
+// the one behind it, whose kernels begin while results are on their way.
+absl::Status CudaBackend::Fault(const InFlightStep& collected, cudaError_t error) const {
+  const InFlightStep* step = &collected;
+  const InFlightStep* next = nullptr;
   for (const auto& later : in_flight_) {
-    if (HasFinished(*step)) step = later.get();
+    if (step->HasFinished()) {
+      step = later.get();
+    } else if (next == nullptr) {
+      next = later.get();
+    }
   }
-  std::vector<const char*> launches = step->launches;
-  if (step->graph != nullptr)
-    launches.insert(launches.end(), step->graph->launches.begin(), step->graph->launches.end());
-  return StepError(*step, absl::StrCat(CudaStatus(error, "a kernel failed").message(),
-                                       "; one of: ", CountByName(launches), " (", kHowToFind, ")"));
+  return step->Error(
+      absl::StrCat(CudaStatus(error, "a kernel failed").message(), "; one of: ", step->Kernels(),
+                   next == nullptr ? "" : absl::StrFormat("; or one of the first of step %d", next->ticket),
+                   " (", kHowToFind, ")"));
 }
 
-absl::Status CudaBackend::EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout) {
+absl::Status CudaBackend::EnqueueChanges(InFlightStep* step, const StepPlan& plan, const StepLayout& layout) {
   absl::Status status = forward_->ApplyChanges(layout, transfers_.upload(step->side), stream_.get());
   if (status.ok()) status = forward_->ApplyControls(plan, &step->controls, stream_.get());
   if (status.ok()) status = forward_->CopyBlocks(plan, stream_.get());
   return status;
 }
 
-absl::Status CudaBackend::EnqueueResults(Step* step) {
+absl::Status CudaBackend::EnqueueResults(InFlightStep* step) {
   absl::Status status;
-  const bool has_top =
-      std::any_of(step->num_top.begin(), step->num_top.end(), [](int32_t n) { return n > 0; });
-  if (has_top) {
-    const auto bytes =
-        static_cast<int64_t>(step->num_top.size() * kMaxTopLogprobs * sizeof(cuda::TopLogprob));
-    if (step->top.bytes() < bytes) {
-      absl::StatusOr<PinnedMemory> top = PinnedMemory::Allocate(bytes, "step results");
-      if (!top.ok()) return top.status();
-      step->top = *std::move(top);
-    }
+  if (step->has_top()) {
     ++step->counts.launches;
-    status = CudaStatus(cudaMemcpyAsync(step->top.as<void>(), forward_->top(), static_cast<size_t>(bytes),
-                                        cudaMemcpyDeviceToHost, stream_.get()),
-                        "step results");
+    status = CudaStatus(
+        cudaMemcpyAsync(step->top.as<void>(), forward_->top(), static_cast<size_t>(step->top_bytes()),
+                        cudaMemcpyDeviceToHost, stream_.get()),
+        "step results");
   }
   ++step->counts.launches;
   status.Update(
@@ -389,54 +330,26 @@ absl::Status CudaBackend::EnqueueResults(Step* step) {
 
 void CudaBackend::WaitFor(StepTicket ticket, int64_t most_ns) {
   RIDGE_CHECK(!in_flight_.empty() && in_flight_.front()->ticket == ticket);
-  const Step& step = *in_flight_.front();
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(most_ns);
   // A fault is Collect's to report.
-  while (step.status.ok() && cudaEventQuery(step.done.get()) == cudaErrorNotReady) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now >= until) return;
-    std::this_thread::sleep_until(std::min(until, now + kPoll));
-  }
+  if (in_flight_.front()->status.ok()) in_flight_.front()->WaitFor(std::chrono::nanoseconds(most_ns));
 }
 
 absl::StatusOr<StepResult> CudaBackend::Collect(StepTicket ticket) {
   RIDGE_CHECK(!in_flight_.empty() && in_flight_.front()->ticket == ticket);
-  std::unique_ptr<Step> step = std::move(in_flight_.front());
+  std::unique_ptr<InFlightStep> step = std::move(in_flight_.front());
   in_flight_.pop_front();
   if (step->status.ok()) step->status = lost_;
   if (step->status.ok()) {
-    const auto until = std::chrono::steady_clock::now() + kSpin;
-    cudaError_t error;
-    while ((error = cudaEventQuery(step->done.get())) == cudaErrorNotReady &&
-           std::chrono::steady_clock::now() < until) {
-    }
-    if (error == cudaErrorNotReady) error = cudaEventSynchronize(step->done.get());
-    if (error != cudaSuccess) step->status = lost_ = Fault(*step, error);
+    if (const cudaError_t error = step->Wait(); error != cudaSuccess)
+      step->status = lost_ = Fault(*step, error);
   }
   if (!step->status.ok()) return step->status;
 
-  StepResult result = std::move(step->counts);
-  uint64_t saturations;
-  std::memcpy(&saturations, step->results.as<char>(), sizeof(saturations));
-  saturations_of_side_[step->side] = static_cast<int64_t>(saturations);
+  saturations_of_side_[step->side] = step->saturations();
   saturations_.store(
       std::accumulate(std::begin(saturations_of_side_), std::end(saturations_of_side_), int64_t{0}),
       std::memory_order_relaxed);
-  const int32_t* tokens = reinterpret_cast<const int32_t*>(step->results.as<char>() + 8);
-  const float* logprobs = reinterpret_cast<const float*>(tokens + step->padded_outputs);
-  result.outputs.resize(static_cast<size_t>(step->num_outputs));
-  for (size_t i = 0; i < result.outputs.size(); ++i)
-    result.outputs[i] = {tokens[i], step->greedy ? 0.0f : logprobs[i]};
-  for (size_t i = 0; i < step->num_top.size(); ++i) {
-    result.outputs[i].num_top = step->num_top[i];
-    const auto* top = step->top.as<cuda::TopLogprob>() + i * kMaxTopLogprobs;
-    for (int32_t rank = 0; rank < step->num_top[i]; ++rank)
-      result.top.push_back({top[rank].id, top[rank].logprob});
-  }
-  if (step->has_logits) {
-    const float* logits = step->logits.as<float>();
-    result.logits.assign(logits, logits + int64_t{step->num_outputs} * config_.vocab_size);
-  }
+  StepResult result = step->TakeResult(config_.vocab_size);
   free_.push_back(std::move(step));
   return result;
 }

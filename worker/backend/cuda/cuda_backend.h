@@ -19,6 +19,7 @@
 #include "worker/backend/cuda/cublas_lt.h"
 #include "worker/backend/cuda/cuda_forward.h"
 #include "worker/backend/cuda/cuda_weights.h"
+#include "worker/backend/cuda/in_flight_step.h"
 #include "worker/backend/cuda/step_graphs.h"
 #include "worker/backend/cuda/step_transfers.h"
 #include "worker/backend/cuda/step_upload.h"
@@ -65,27 +66,6 @@ class CudaBackend : public Backend {
   int64_t saturations() const { return saturations_.load(std::memory_order_relaxed); }
 
  private:
-  // A step's host memory, reused from step to step.
-  struct Step {
-    PinnedMemory upload;
-    PinnedMemory results;
-    PinnedMemory logits;           // grown where a plan asks for them
-    PinnedMemory controls;         // grown where slots have any
-    PinnedMemory top;              // grown where outputs report the most likely tokens
-    std::vector<int32_t> num_top;  // of each output
-    CudaEvent done;
-    absl::Status status;
-    StepTicket ticket = 0;
-    int side = 0;                              // of StepTransfers
-    int32_t num_rows = 0;                      // without padded ones
-    const StepGraphs::Graph* graph = nullptr;  // that was replayed; null: none was
-    std::vector<const char*> launches;         // kernels and copies beside it, by name
-    StepResult counts;                         // outputs are added when they are there
-    int32_t num_outputs = 0;
-    int32_t padded_outputs = 0;
-    bool greedy = false;  // its log-probabilities were not written
-    bool has_logits = false;
-  };
   CudaBackend(const WeightSource& source, kernels::cuda::DeviceInfo device, CudaStream stream,
               CudaWeights weights, std::unique_ptr<CublasLt> cublas, const CudaOptions& options);
 
@@ -96,19 +76,16 @@ class CudaBackend : public Backend {
   absl::Status CaptureGraphs(int32_t max_rows);
   // Runs a step of padded rows alone, which changes nothing.
   absl::Status RunPadding(int32_t rows);
-  absl::StatusOr<std::unique_ptr<Step>> NewStep();
+  absl::StatusOr<std::unique_ptr<InFlightStep>> NewStep() const;
   // For the step in upload_ with padding to so many rows; null where none fits.
   const StepGraphs::Graph* GraphFor(int32_t rows, int side) const;
   // Enqueues what the plan changes in the slots and in the KV memory, before its rows.
-  absl::Status EnqueueChanges(Step* step, const StepPlan& plan, const StepLayout& layout);
-  absl::Status EnqueueResults(Step* step);
-  absl::Status Enqueue(Step* step, const StepPlan& plan);
-  // Whether the step's results have arrived: they are the last that it does.
-  static bool HasFinished(const Step& step);
-  absl::Status StepError(const Step& step, absl::string_view what) const;
-  std::string EarlierKernels(const Step& step) const;
+  absl::Status EnqueueChanges(InFlightStep* step, const StepPlan& plan, const StepLayout& layout);
+  absl::Status EnqueueResults(InFlightStep* step);
+  absl::Status Enqueue(InFlightStep* step, const StepPlan& plan);
+  std::string EarlierKernels(const InFlightStep& step) const;
   // What is known of an error that waiting for `collected` brought up.
-  absl::Status Fault(const Step& collected, cudaError_t error) const;
+  absl::Status Fault(const InFlightStep& collected, cudaError_t error) const;
 
   const ModelConfig config_;
   const kernels::cuda::DeviceInfo device_;
@@ -125,8 +102,8 @@ class CudaBackend : public Backend {
   StepTransfers transfers_;
   StepGraphs graphs_;
 
-  std::deque<std::unique_ptr<Step>> in_flight_;
-  std::vector<std::unique_ptr<Step>> free_;
+  std::deque<std::unique_ptr<InFlightStep>> in_flight_;
+  std::vector<std::unique_ptr<InFlightStep>> free_;
   StepTicket submitted_ = 0;
   absl::Status lost_;  // the first error of the card
   int64_t saturations_of_side_[StepTransfers::kSides] = {};
