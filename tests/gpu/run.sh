@@ -2,7 +2,7 @@
 # Runs the tests that need a card, those of the numerics contract's facts first; says so and succeeds where there is no card.
 #
 # usage: tests/gpu/run.sh [directory of the test binaries (default build/release/tests/gpu)] [GoogleTest arguments]
-#        RIDGE_SANITIZER=racecheck tests/gpu/run.sh ...: the kernels at small sizes under compute-sanitizer's tool of that name
+#        RIDGE_SANITIZER=racecheck tests/gpu/run.sh ...: the kernels at small sizes under compute-sanitizer's tool of that name (minutes)
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -18,20 +18,26 @@ fi
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory --format=csv,noheader
 
 sanitizer=()
-tests=("$directory"/*_gpu_test)
+declare -A small=()
 if [ -n "${RIDGE_SANITIZER:-}" ]; then
   tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   sanitizer=("$tool" --tool "$RIDGE_SANITIZER" --error-exitcode 9 --print-limit 20)
-  tests=("$directory"/{layer_ops,matmul}_gpu_test)
-  # Every plan and epilogue of the matmuls, with one chunk of K and with three.
-  set -- --gtest_filter='RmsNorm.Adds*:SiluMul.*:*MatmulTest.*/n48k528' "$@"
+  # Of the matmuls every plan and epilogue, with three chunks of K.
+  small=([layer_ops]='RmsNorm.Adds*:SiluMul.*' [matmul]='*MatmulTest.*/n48k528'
+    [attention]='*ChunksAndCuts*/4Of4By16:*ChunksAndCuts*/9Of3By64:*FoldsChunks*/9Of3By64'
+    [sampling]='*.TakesThe*:*.Skips*:*SmallVocabularies:*.Counts*' [backend]='*DecodeLayersTest*/SmallHeads')
 else
   "$directory/numerics_gpu_test" "$@"
 fi
 failed=()
-for test in "${tests[@]}"; do
-  [ "$test" = "$directory/numerics_gpu_test" ] && continue
-  "${sanitizer[@]}" "$test" "$@" || failed+=("$(basename "$test")")
+for test in "$directory"/*_gpu_test; do
+  name=$(basename "$test" _gpu_test)
+  if [ -n "${RIDGE_SANITIZER:-}" ]; then
+    [ -n "${small[$name]:-}" ] || continue
+    "${sanitizer[@]}" "$test" --gtest_filter="${small[$name]}" "$@" || failed+=("$name")
+  elif [ "$name" != numerics ]; then
+    "$test" "$@" || failed+=("$name")
+  fi
 done
 if [ ${#failed[@]} -gt 0 ]; then
   echo "failed: ${failed[*]}"
