@@ -30,6 +30,7 @@ struct State {
   cudaError_t pending = cudaSuccess;  // seen by whoever waits
   cudaError_t sticky = cudaSuccess;   // by everybody
   bool capturing = false;
+  std::vector<StreamCall> calls;
 };
 
 State& Fake() {
@@ -42,8 +43,13 @@ Handle NewHandle() {
   return reinterpret_cast<Handle>(std::malloc(1));
 }
 
-cudaError_t Launch() {
+void Note(Enqueued what, cudaStream_t stream, cudaEvent_t event = nullptr) {
+  if (!Fake().capturing) Fake().calls.push_back({what, stream, event});
+}
+
+cudaError_t Launch(cudaStream_t stream) {
   State& fake = Fake();
+  Note(Enqueued::kLaunch, stream);
   if (fake.sticky != cudaSuccess) return fake.sticky;
   if (fake.capturing || fake.failing_launch < 0 || fake.failing_launch-- > 0) return cudaSuccess;
   (fake.seen == Seen::kByWaiting ? fake.pending : fake.sticky) = fake.failure;
@@ -61,14 +67,14 @@ bool Runs() {
   return Fake().pending == cudaSuccess && Fake().sticky == cudaSuccess;
 }
 
-cudaError_t LaunchKernel(const void* function, size_t dynamic_bytes) {
+cudaError_t LaunchKernel(const void* function, size_t dynamic_bytes, cudaStream_t stream) {
   State& fake = Fake();
   const auto allowed = fake.most_dynamic.find(function);
   const int most = allowed == fake.most_dynamic.end() ? 48 << 10 : allowed->second;
   if (static_cast<int>(dynamic_bytes) > most) return cudaErrorInvalidValue;
   int& launched = fake.launched[KernelNames().at(function)];
   launched = std::max(launched, static_cast<int>(dynamic_bytes));
-  return Launch();
+  return Launch(stream);
 }
 
 }  // namespace
@@ -90,6 +96,10 @@ const std::map<std::string, int>& LaunchedSharedBytes() {
   return Fake().launched;
 }
 
+const std::vector<StreamCall>& StreamCalls() {
+  return Fake().calls;
+}
+
 void FailLaunch(int launch, cudaError_t error, Seen seen) {
   Fake().failing_launch = launch;
   Fake().failure = error;
@@ -98,11 +108,13 @@ void FailLaunch(int launch, cudaError_t error, Seen seen) {
 
 }  // namespace ridge::fake_cuda
 
+using ridge::fake_cuda::Enqueued;
 using ridge::fake_cuda::Fake;
 using ridge::fake_cuda::KernelNames;
 using ridge::fake_cuda::Launch;
 using ridge::fake_cuda::LaunchKernel;
 using ridge::fake_cuda::NewHandle;
+using ridge::fake_cuda::Note;
 using ridge::fake_cuda::Runs;
 using ridge::fake_cuda::State;
 using ridge::fake_cuda::Wait;
@@ -138,14 +150,16 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
   return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t shared_bytes, cudaStream_t) {
-  return LaunchKernel(kernel, shared_bytes);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t shared_bytes,
+                               cudaStream_t stream) {
+  return LaunchKernel(kernel, shared_bytes, stream);
 }
-cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, size_t shared_bytes, cudaStream_t) {
-  return LaunchKernel(function, shared_bytes);
+cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, size_t shared_bytes,
+                             cudaStream_t stream) {
+  return LaunchKernel(function, shared_bytes, stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void**) {
-  return LaunchKernel(function, config->dynamicSmemBytes);
+  return LaunchKernel(function, config->dynamicSmemBytes, config->stream);
 }
 
 cudaError_t cudaGetLastError() {
@@ -253,7 +267,9 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *total = static_cast<size_t>(Fake().card.memory_bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void*, size_t size, cudaMemcpyKind kind, cudaStream_t) {
+cudaError_t cudaMemcpyAsync(void* to, const void*, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (kind == cudaMemcpyDeviceToHost) Note(Enqueued::kCopyToHost, stream);
+  if (kind == cudaMemcpyHostToDevice) Note(Enqueued::kCopyToDevice, stream);
   if (kind == cudaMemcpyDeviceToHost && size > 0 && Runs()) std::memset(to, 0, size);
   return Fake().sticky;
 }
@@ -289,10 +305,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   std::free(event);
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  Note(Enqueued::kEventRecord, stream, event);
   return Fake().sticky;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  Note(Enqueued::kEventWait, stream, event);
   return Fake().sticky;
 }
 cudaError_t cudaEventQuery(cudaEvent_t) {
@@ -328,8 +346,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
   return Fake().sticky;
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
-  return Launch();
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t stream) {
+  return Launch(stream);
 }
 
 }  // extern "C"

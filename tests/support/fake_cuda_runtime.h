@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace ridge::fake_cuda {
 
@@ -29,6 +30,15 @@ int64_t NumAllocations();  // device memory, since Insert
 
 // By the kernel's mangled name: the most dynamic shared memory that it was launched with, since Insert.
 const std::map<std::string, int>& LaunchedSharedBytes();
+
+// What was enqueued since Insert, in order; what is captured is not.
+enum class Enqueued { kCopyToDevice, kCopyToHost, kLaunch, kEventRecord, kEventWait };
+struct StreamCall {
+  Enqueued what;
+  cudaStream_t stream;
+  cudaEvent_t event;  // of the last two
+};
+const std::vector<StreamCall>& StreamCalls();
 
 enum class Seen {
   kAtLaunch,    // by the launch itself, as with CUDA_LAUNCH_BLOCKING=1
