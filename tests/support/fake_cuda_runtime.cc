@@ -236,6 +236,18 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
   return cudaSuccess;
 }
 
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t*) {
+  *clusters = 1;
+  return cudaSuccess;
+}
+// There is no driver.
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  *function = nullptr;
+  *found = cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMalloc(void** pointer, size_t size) {
   State& fake = Fake();
   if (fake.used_bytes + static_cast<int64_t>(size) > fake.card.memory_bytes) return cudaErrorMemoryAllocation;
