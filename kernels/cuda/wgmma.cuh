@@ -65,145 +65,64 @@ __device__ inline void FenceSharedForWgmma() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// c[64][columns] += a b, a from registers, and from shared memory: PTX takes neither a width nor the numbers
+// of operands as parameters. `SUMS` are the operands of c, `OUTPUTS` what they are bound to; those behind
+// them follow.
+#define RIDGE_WGMMA(columns, SUMS, OUTPUTS, a_registers, b_behind_registers, a_shared, b_behind_shared) \
+  __device__ inline void Wgmma(float(&c)[(columns) / 2], const FragmentA& a, uint64_t b) {              \
+    asm volatile(                                                                                       \
+        "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "                                       \
+        "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.f16.f16 {" SUMS "}, {" a_registers        \
+        "}, " b_behind_registers ", accumulate, 1, 1, 0; }"                                             \
+        : OUTPUTS                                                                                       \
+        : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));                                  \
+  }                                                                                                     \
+  __device__ inline void Wgmma(float(&c)[(columns) / 2], uint64_t a, uint64_t b) {                      \
+    asm volatile(                                                                                       \
+        "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "                                       \
+        "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.f16.f16 {" SUMS "}, " a_shared            \
+        ", " b_behind_shared ", accumulate, 1, 1, 0, 0; }"                                              \
+        : OUTPUTS                                                                                       \
+        : "l"(a), "l"(b));                                                                              \
+  }
+
+#define RIDGE_SUMS4 "%0, %1, %2, %3"
+#define RIDGE_SUMS16 RIDGE_SUMS4 ", %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define RIDGE_SUMS32 \
+  RIDGE_SUMS16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define RIDGE_SUMS64                                                                 \
+  RIDGE_SUMS32                                                                       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define RIDGE_SUMS128                                                                            \
+  RIDGE_SUMS64                                                                                   \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define RIDGE_C4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define RIDGE_C16(i) RIDGE_C4(i), RIDGE_C4(i + 4), RIDGE_C4(i + 8), RIDGE_C4(i + 12)
-#define RIDGE_C64(i) RIDGE_C16(i), RIDGE_C16(i + 16), RIDGE_C16(i + 32), RIDGE_C16(i + 48)
+#define RIDGE_C32(i) RIDGE_C16(i), RIDGE_C16(i + 16)
+#define RIDGE_C64(i) RIDGE_C32(i), RIDGE_C32(i + 32)
+#define RIDGE_C128(i) RIDGE_C64(i), RIDGE_C64(i + 64)
 
-// c[64][8] += a b, a from registers.
-__device__ inline void Wgmma(float (&c)[4], const FragmentA& a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
-      "%0, %1, %2, %3"
-      "}, {%4, %5, %6, %7}, %8, accumulate, 1, 1, 0; }"
-      : RIDGE_C4(0)
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
-}
+RIDGE_WGMMA(8, RIDGE_SUMS4, RIDGE_C4(0), "%4, %5, %6, %7", "%8", "%4", "%5")
+RIDGE_WGMMA(32, RIDGE_SUMS16, RIDGE_C16(0), "%16, %17, %18, %19", "%20", "%16", "%17")
+RIDGE_WGMMA(64, RIDGE_SUMS32, RIDGE_C32(0), "%32, %33, %34, %35", "%36", "%32", "%33")
+RIDGE_WGMMA(128, RIDGE_SUMS64, RIDGE_C64(0), "%64, %65, %66, %67", "%68", "%64", "%65")
+RIDGE_WGMMA(256, RIDGE_SUMS128, RIDGE_C128(0), "%128, %129, %130, %131", "%132", "%128", "%129")
 
-// c[64][8] += a b, a from shared memory.
-__device__ inline void Wgmma(float (&c)[4], uint64_t a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
-      "%0, %1, %2, %3"
-      "}, %4, %5, accumulate, 1, 1, 0, 0; }"
-      : RIDGE_C4(0)
-      : "l"(a), "l"(b));
-}
-
-// c[64][32] += a b, a from registers.
-__device__ inline void Wgmma(float (&c)[16], const FragmentA& a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-      "}, {%16, %17, %18, %19}, %20, accumulate, 1, 1, 0; }"
-      : RIDGE_C16(0)
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
-}
-
-// c[64][32] += a b, a from shared memory.
-__device__ inline void Wgmma(float (&c)[16], uint64_t a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-      "}, %16, %17, accumulate, 1, 1, 0, 0; }"
-      : RIDGE_C16(0)
-      : "l"(a), "l"(b));
-}
-
-// c[64][64] += a b, a from registers.
-__device__ inline void Wgmma(float (&c)[32], const FragmentA& a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, accumulate, 1, 1, 0; }"
-      : RIDGE_C16(0), RIDGE_C16(16)
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
-}
-
-// c[64][64] += a b, a from shared memory.
-__device__ inline void Wgmma(float (&c)[32], uint64_t a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, accumulate, 1, 1, 0, 0; }"
-      : RIDGE_C16(0), RIDGE_C16(16)
-      : "l"(a), "l"(b));
-}
-
-// c[64][128] += a b, a from registers.
-__device__ inline void Wgmma(float (&c)[64], const FragmentA& a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
-      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, accumulate, 1, 1, 0; }"
-      : RIDGE_C64(0)
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
-}
-
-// c[64][128] += a b, a from shared memory.
-__device__ inline void Wgmma(float (&c)[64], uint64_t a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
-      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, accumulate, 1, 1, 0, 0; }"
-      : RIDGE_C64(0)
-      : "l"(a), "l"(b));
-}
-
-// c[64][256] += a b, a from registers.
-__device__ inline void Wgmma(float (&c)[128], const FragmentA& a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
-      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, "
-      "%74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
-      "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "
-      "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "
-      "%123, %124, %125, %126, %127"
-      "}, {%128, %129, %130, %131}, %132, accumulate, 1, 1, 0; }"
-      : RIDGE_C64(0), RIDGE_C64(64)
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
-}
-
-// c[64][256] += a b, a from shared memory.
-__device__ inline void Wgmma(float (&c)[128], uint64_t a, uint64_t b) {
-  asm volatile(
-      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
-      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, "
-      "%74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
-      "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "
-      "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "
-      "%123, %124, %125, %126, %127"
-      "}, %128, %129, accumulate, 1, 1, 0, 0; }"
-      : RIDGE_C64(0), RIDGE_C64(64)
-      : "l"(a), "l"(b));
-}
-
-#undef RIDGE_C64
-#undef RIDGE_C16
+#undef RIDGE_WGMMA
+#undef RIDGE_SUMS4
+#undef RIDGE_SUMS16
+#undef RIDGE_SUMS32
+#undef RIDGE_SUMS64
+#undef RIDGE_SUMS128
 #undef RIDGE_C4
+#undef RIDGE_C16
+#undef RIDGE_C32
+#undef RIDGE_C64
+#undef RIDGE_C128
 
 #endif  // RIDGE_HAS_WGMMA
 
