@@ -258,6 +258,9 @@ absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const
     const double last_rate = options.last_rate > 0 ? options.last_rate : options.rate;
     SetArrivals({options.rate, last_rate, options.burstiness, options.seed}, &workload);
   }
+  if (options.in_flight > 0) {
+    for (WorkItem& item : workload.items) item.arrival_s = 0;  // as soon as there is room
+  }
   absl::StatusOr<std::vector<TargetRequest>> requests = ToRequests(workload, subject.prompts);
   if (!requests.ok()) return requests.status();
   CancelSome(options, *requests);

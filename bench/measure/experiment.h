@@ -52,7 +52,7 @@ struct PassOptions {
   // Requests a second, from the first to the last request; 0: at the workload's own times.
   double rate = 0;
   double last_rate = 0;        // 0: as `rate`
-  int32_t in_flight = 0;       // more than this wait for one to end, whatever the rate; 0: none waits
+  int32_t in_flight = 0;       // so many at once, each sent when another ends, at no times; 0: any number
   double burstiness = 1;       // of the gaps, see Arrivals
   uint64_t seed = 0;           // of the draw and of the arrivals
   int32_t stop_above = 0;      // see RunLimits

@@ -23,6 +23,7 @@ class EvenTarget final : public Target {
   absl::StatusOr<std::vector<TargetResult>> Run(absl::Span<const TargetRequest> requests,
                                                 const RunLimits&) override {
     sizes.push_back(requests.size());
+    last_arrival_s = requests.back().arrival_s;
     leaving = std::count_if(requests.begin(), requests.end(),
                             [](const auto& r) { return r.cancel_after_tokens > 0; });
     std::vector<TargetResult> results;
@@ -44,6 +45,7 @@ class EvenTarget final : public Target {
 
   std::vector<size_t> sizes;  // of the runs
   int64_t leaving = 0;        // clients of the last one
+  double last_arrival_s = 0;  // of the last one's requests
   double late_s = 0;
   std::string end = "length", error;
 
@@ -187,6 +189,16 @@ TEST_F(ExperimentTest, APassIsNotRunAgain) {
   EXPECT_THAT(progress_.str(), HasSubstr("8 in flight: served "));
   options.in_flight = 8;
   EXPECT_FALSE(RunPass(SubjectOf(&target), options)->has_value());
+}
+
+TEST_F(ExperimentTest, RequestsInFlightComeAtNoTimesOfTheirOwn) {
+  EvenTarget target(1.0, 0.1);
+  PassOptions options{.workload = UniformDraw(16, 2, 3)};
+  for (int i = 0; i < 3; ++i) options.workload.items[i].arrival_s = 10 * i;  // as a frozen workload has them
+  ASSERT_TRUE(RunPass(SubjectOf(&target), options).ok());
+  EXPECT_EQ(target.last_arrival_s, 20);
+  ASSERT_TRUE(RunConcurrencies(SubjectOf(&target), options, {1}).ok());
+  EXPECT_EQ(target.last_arrival_s, 0);
 }
 
 TEST_F(ExperimentTest, SomeClientsLeave) {
