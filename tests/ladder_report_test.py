@@ -127,9 +127,13 @@ def story(bench, folder):
     # Two engines at three contexts, with three figures each; a pass that takes no time in Submit has no launch's cost.
     expect("| a pass over one token | 18 | 0 | 0 |" in page.read_text(), "the cost of a pass is predicted")
     run(sys.executable, BENCH / "report.py", "write", out)
+    prediction = folder / "known/goodput/ridge/prediction.json"
+    prediction.parent.mkdir(parents=True)
+    prediction.write_text('{"from": "a model", "goodput_per_s": 1.0}')
     run(*ladder, "--out", folder / "known", "--only", "^goodput-", "--commit", "abc1234")
     shutil.copytree(out / "naive", folder / "known" / "naive")
     run(sys.executable, BENCH / "report.py", "write", folder / "known")
+    expect(re.search(r"\| ridge \| [\d.]+ \| 1.0 miss \| [\d.]+ \|", (folder / "known/LADDER.md").read_text()), "goodput's prediction stays, and is graded")
     figure, = json.loads((folder / "known" / "headline.json").read_text())
     expect(figure["name"] == "goodput_ridge_over_flash" and figure["commit"] == "abc1234" and 0.5 < figure["value"] < 2, f"headline: {figure}")
     whole = (out / "LADDER.md").read_text()

@@ -73,8 +73,17 @@ absl::Status CheckParams(const std::string& what, const std::string& there, cons
   all.update(recorded);
   absl::Status status;
   for (const auto& [flag, value] : all.items()) {
-    if (flag == "kv_blocks") continue;  // follows from the memory that was free
+    if (flag == "kv_blocks" || flag == "kv_cache_bytes") continue;
     status.Update(CheckSetting(what, flag, recorded, ours));
+  }
+  // A pool's size counts where it was asked for; otherwise it follows from the memory that was free.
+  const bool is_sized = recorded.contains("kv_cache_bytes") || ours.contains("kv_cache_bytes");
+  const std::string there_blocks = SettingText(recorded, "kv_blocks"),
+                    blocks = SettingText(ours, "kv_blocks");
+  if (is_sized && there_blocks != blocks) {
+    status.Update(absl::FailedPreconditionError(
+        absl::StrCat("--kv_cache_bytes: ", what, " was measured with ", there_blocks,
+                     " blocks, this run has ", blocks, "; take another --out")));
   }
   return status;
 }

@@ -112,6 +112,9 @@ TEST_F(RecordFilesTest, RefusesRunsOfAWorkloadWithOtherSettings) {
             absl::StrCat("--memory: p16-x1 in ", folder_,
                          " was measured with the default, this run has \"slots\"", rest));
   EXPECT_EQ(check(R"({"max_batch":4})", 64, "p64-x1"), "");  // which is not there
+  EXPECT_EQ(check(R"({"launch":"stream","max_batch":8,"kv_cache_bytes":4096,"kv_blocks":9})", 64),
+            absl::StrCat("--kv_cache_bytes: p16-x1 in ", folder_,
+                         " was measured with 100 blocks, this run has 9", rest));
 }
 
 TEST_F(RecordFilesTest, RefusesAPassWithOtherSettings) {
