@@ -208,8 +208,10 @@ def parts_table(ladder):
 
 def engines_table(ladder):
     rows = []
-    for engine in ladder.folders:
-        closed, passes = ladder.closed[engine], ladder.passes[engine]
+    measured = [(engine, ladder.closed[engine], ladder.passes[engine]) for engine in ladder.folders]
+    cached = ladder.control("prefix-cache", "ridge")
+    measured.append(("ridge, prefix cache", records.closed(cached), records.open_passes(cached)))
+    for engine, closed, passes in measured:
         batches = [f for f in closed.values() if f["batch"] > 1 and f["label"] != "mixed"]
         alone = closed.get("p256-x1")
         largest = max(batches, key=lambda f: f["tokens_per_s"], default=None)

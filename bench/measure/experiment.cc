@@ -21,6 +21,9 @@ constexpr double kGoodputPrecision = 1.05;
 // And where this part of the first rate is missed.
 constexpr double kLeastOfFirstRate = 32;
 
+// A pass that measured its client is made again so often in all: one moment of a busy machine ends no sweep.
+constexpr int kMostTries = 3;
+
 std::string NowUtc() {
   return absl::FormatTime("%Y-%m-%d%ET%H:%M:%S+00:00", absl::Now(), absl::UTCTimeZone());
 }
@@ -166,6 +169,41 @@ nlohmann::ordered_json SettingsOf(const Workload& workload) {
   return {{"new_tokens", workload.items.front().max_tokens}};
 }
 
+// A pass as it went.
+struct MeasuredPass {
+  Workload workload;  // with the times at which requests came
+  std::vector<TargetResult> results;
+  OpenSummary summary;
+};
+
+absl::StatusOr<MeasuredPass> MeasurePass(const Subject& subject, const PassOptions& options) {
+  MeasuredPass pass{options.workload, {}, {}};
+  std::vector<WorkItem>& items = pass.workload.items;
+  if (options.rate > 0) {
+    const double last_rate = options.last_rate > 0 ? options.last_rate : options.rate;
+    SetArrivals({options.rate, last_rate, options.burstiness, options.seed}, &pass.workload);
+  }
+  if (options.in_flight > 0) {
+    for (WorkItem& item : items) item.arrival_s = 0;  // as soon as there is room
+  }
+  absl::StatusOr<std::vector<TargetRequest>> requests = ToRequests(pass.workload, subject.prompts);
+  if (!requests.ok()) return requests.status();
+  CancelSome(options, *requests);
+  absl::StatusOr<std::vector<TargetResult>> results =
+      subject.target->Run(*requests, {.most_in_flight = options.in_flight, .stop_above = options.stop_above});
+  if (!results.ok()) return results.status();
+  pass.results = *std::move(results);
+  if (options.in_flight > 0) {
+    // A request that waits for another to end comes when it is sent: its user was not there before.
+    for (size_t i = 0; i < items.size(); ++i) {
+      items[i].arrival_s = (*requests)[i].arrival_s = std::max(0.0, pass.results[i].sent_s);
+    }
+  }
+  pass.summary = Summarise(*requests, pass.results);
+  *subject.progress << PassLine(options, pass.summary) << std::endl;
+  return pass;
+}
+
 // Whether a run that is not recorded yet is to be made.
 bool IsDue(const RecordFiles& records, const ClosedOptions& options, const Workload& workload,
            int run_index) {
@@ -242,52 +280,37 @@ absl::Status RunClosed(const Subject& subject, const ClosedOptions& options) {
 
 absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const PassOptions& options) {
   const nlohmann::ordered_json settings = SettingsOf(options);
-  if (subject.records->HasPass(options.rate, options.last_rate, options.in_flight)) {
+  RecordFiles& records = *subject.records;
+  if (records.HasPass(options.rate, options.last_rate, options.in_flight)) {
     const absl::Status status =
-        subject.records->CheckPass(options.rate, options.last_rate, options.in_flight, settings);
+        records.CheckPass(options.rate, options.last_rate, options.in_flight, settings);
     if (!status.ok()) return status;
     *subject.progress << Offered(options) << ": on record, not measured again: "
-                      << absl::StrFormat(
-                             "served %.3f/s",
-                             subject.records->ServedRate(options.rate, options.last_rate, options.in_flight))
+                      << absl::StrFormat("served %.3f/s", records.ServedRate(options.rate, options.last_rate,
+                                                                             options.in_flight))
                       << std::endl;
     return std::nullopt;
   }
-  Workload workload = options.workload;
-  if (options.rate > 0) {
-    const double last_rate = options.last_rate > 0 ? options.last_rate : options.rate;
-    SetArrivals({options.rate, last_rate, options.burstiness, options.seed}, &workload);
+  absl::StatusOr<MeasuredPass> pass = MeasurePass(subject, options);
+  for (int tries = 1; pass.ok() && options.in_flight == 0 && pass->summary.late > 0; ++tries) {
+    const std::string what = absl::StrFormat(
+        "%d of %d requests were sent more than %g ms late: the run measured "
+        "its client and is not recorded",
+        pass->summary.late, pass->results.size(), kLateSeconds * 1e3);
+    if (tries == kMostTries) return absl::AbortedError(what);
+    *subject.progress << what << ", but made again" << std::endl;
+    pass = MeasurePass(subject, options);
   }
-  if (options.in_flight > 0) {
-    for (WorkItem& item : workload.items) item.arrival_s = 0;  // as soon as there is room
-  }
-  absl::StatusOr<std::vector<TargetRequest>> requests = ToRequests(workload, subject.prompts);
-  if (!requests.ok()) return requests.status();
-  CancelSome(options, *requests);
-  absl::StatusOr<std::vector<TargetResult>> results =
-      subject.target->Run(*requests, {.most_in_flight = options.in_flight, .stop_above = options.stop_above});
-  if (!results.ok()) return results.status();
-  if (options.in_flight > 0) {
-    // A request that waits for another to end comes when it is sent: its user was not there before.
-    for (size_t i = 0; i < results->size(); ++i) {
-      workload.items[i].arrival_s = (*requests)[i].arrival_s = std::max(0.0, (*results)[i].sent_s);
-    }
-  }
-  const OpenSummary summary = Summarise(*requests, *results);
-  *subject.progress << PassLine(options, summary) << std::endl;
-  if (options.in_flight == 0 && summary.late > 0) {
-    return absl::AbortedError(absl::StrCat(summary.late, " of ", results->size(),
-                                           " requests were sent more than ", kLateSeconds * 1e3,
-                                           " ms late: the run measured its client and is not recorded"));
-  }
+  if (!pass.ok()) return pass.status();
+  const OpenSummary& summary = pass->summary;
   if (summary.served == 0 && summary.unserved > 0) {
-    return absl::AbortedError(absl::StrCat("none of ", results->size(), " requests was served: ",
+    return absl::AbortedError(absl::StrCat("none of ", pass->results.size(), " requests was served: ",
                                            FailureText(summary), ": the pass is not recorded"));
   }
   nlohmann::ordered_json figures = ToJson(summary);
   figures["notes"] = subject.work ? subject.work() : "";
-  absl::Status status =
-      subject.records->AddPass(ToArrivals(subject, options, workload, summary, *results), settings, figures);
+  const absl::Status status = records.AddPass(
+      ToArrivals(subject, options, pass->workload, summary, pass->results), settings, figures);
   if (!status.ok()) return status;
   return summary;
 }

@@ -40,6 +40,7 @@ class EvenTarget final : public Target {
       result.error = error;
       results.push_back(std::move(result));
     }
+    if (is_late_once) late_s = 0;
     return results;
   }
 
@@ -47,6 +48,7 @@ class EvenTarget final : public Target {
   int64_t leaving = 0;        // clients of the last one
   double last_arrival_s = 0;  // of the last one's requests
   double late_s = 0;
+  bool is_late_once = false;
   std::string end = "length", error;
 
  private:
@@ -178,6 +180,19 @@ TEST_F(ExperimentTest, LateSendsInvalidateAPass) {
   EXPECT_EQ(status.message(),
             "3 of 3 requests were sent more than 5 ms late: the run measured its client and is not recorded");
   EXPECT_FALSE(records_->HasPass(1, 0, 0));
+  EXPECT_EQ(target.sizes.size(), 3);  // it was given two more chances
+}
+
+TEST_F(ExperimentTest, APassThatWasLateOnceIsMadeAgain) {
+  EvenTarget target(1.0, 0.1);
+  target.late_s = 0.006;
+  target.is_late_once = true;
+  ASSERT_TRUE(RunPass(SubjectOf(&target), {.workload = UniformDraw(16, 2, 3), .rate = 1}).ok());
+  EXPECT_EQ(target.sizes.size(), 2);
+  EXPECT_THAT(progress_.str(),
+              HasSubstr("3 of 3 requests were sent more than 5 ms late: the run measured its "
+                        "client and is not recorded, but made again\n"));
+  EXPECT_TRUE(records_->HasPass(1, 0, 0));
 }
 
 TEST_F(ExperimentTest, APassIsNotRunAgain) {
