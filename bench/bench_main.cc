@@ -143,7 +143,8 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv, argv + argc);
   const Given given = ridge::GivenFlags(words);
   const Subcommand* asked = words.size() > 1 ? Find(words[1]) : nullptr;
-  if (asked != nullptr && absl::c_linear_search(given, "help")) {
+  const bool is_help = absl::c_linear_search(given, "help") || absl::c_linear_search(given, "h");
+  if (asked != nullptr && is_help) {
     std::cout << ridge::FlagHelp(
         absl::StrCat("usage: ridge-bench ", asked->name, " [flags]\n  ", asked->what),
         ridge::bench::FlagsOf(asked->name));
