@@ -50,17 +50,18 @@ struct AttentionItem {
   int32_t num_partials;   // of the tile; 1: not shared
   int32_t num_items;      // of the tile; 0: nobody folds its partials (AttentionChunk's alone)
   int32_t counter;        // counts the tile's items that are done
+  int32_t next;           // AttentionSplit's: the item that the same blocks take after this one; -1: none
 };
 
 // What the kernels of a step read from device memory: uploaded with each step, so that a captured graph
 // serves them all.
 struct AttentionWork {
-  const AttentionItem* items;  // [num_items]
+  const AttentionItem* items;  // [num_items]; AttentionSplit's block b begins with item b / num_kv_heads
   const int32_t* num_items;    // [1]
 };
 
 struct AttentionArgs {
-  const Half* q;                // [rows][num_heads head_dim]
+  const Half* q;                // [rows][num_heads head_dim], like out aligned to 16 bytes
   Half* out;                    // [rows][num_heads head_dim]
   const int32_t* block_tables;  // [slots][table_stride]
   int32_t table_stride;
@@ -82,13 +83,14 @@ size_t AttentionCounterBytes(int32_t max_shared_tiles, int32_t num_kv_heads);
 // `num_blocks`, and what the plan shares the work among.
 [[nodiscard]] cudaError_t AttentionSplitBlocks(int32_t head_dim, int32_t num_sms, int32_t* num_blocks);
 
-// As a dependent launch it reads items, block tables and keys of earlier steps while kernels before it may
-// still run: none of those that may writes them (a step's uploads have ended when its first matmul starts).
+// With the `num_blocks` that the plan knows. As a dependent launch it reads items, block tables and keys of
+// earlier steps while kernels before it may still run: none of those that may writes them (a step's uploads
+// have ended when its first matmul starts).
 [[nodiscard]] cudaError_t LaunchAttentionSplit(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);
 
-// Items of one chunk and one row of a sequence (first_virtual 0, num_read num_keys), in up to `num_blocks` / num_kv_heads.
-// head_dim 64 or 128 only. Reads early what LaunchAttentionSplit reads early.
+// Items of one chunk and one row of a sequence (first_virtual 0, num_read num_keys), in up to `num_blocks` /
+// num_kv_heads. head_dim 64 or 128 only. Reads early what LaunchAttentionSplit reads early.
 [[nodiscard]] cudaError_t LaunchAttentionChunk(const AttentionArgs& args, const AttentionWork& work,
                                                int32_t num_blocks, cudaStream_t stream);
 

@@ -37,7 +37,7 @@ struct Shape {
 
 struct BlockShared {
   ChunkShared chunk;
-  int last_item;
+  bool is_last;  // whether the item was its tile's last to be done
 };
 
 // Copies a page's K and V, the whole block together; zeros for a page that is only there to fill a tile.
@@ -144,8 +144,16 @@ __global__ void __launch_bounds__(kThreads, 1)
           state.out, lane);
     }
   }
-  if (item.num_items > 1 && IsLastItem(args, item, work.kv_head, &shared.last_item))
-    MergePartials<kThreads>(args, item, work.kv_head, c);
+  if (item.num_items <= 1) return;
+  __syncthreads();  // the partial is stored
+  if (threadIdx.x == 0) {
+    const int done_before = CountItem(args, item, work.kv_head);
+    shared.is_last = IsLastItem(args, item, work.kv_head, done_before);
+  }
+  __syncthreads();
+  if (!shared.is_last) return;
+  MergePartials<kChunkWarps>(args, item, work.kv_head, c,
+                             reinterpret_cast<MergeFactors*>(shared.chunk.probabilities));
 }
 
 template <int kDim>

@@ -13,7 +13,7 @@ inline constexpr int kChunkWarpsPerTile = kAttentionTile / kChunkWarpKeys;
 inline constexpr int kChunkWarpColumns = 16;
 
 // What the warps tell each other.
-struct ChunkShared {
+struct alignas(16) ChunkShared {
   FragmentA probabilities[kAttentionChunk / 16][kWarpThreads];
   float maxima[kChunkWarps][kAttentionSplitRows];
 };

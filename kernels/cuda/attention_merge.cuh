@@ -19,6 +19,7 @@ __device__ inline void StorePartial(float* to, int head_dim, int num_virtual, in
   float* maxima = to + kAttentionSplitRows * head_dim;
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
+    if (row == 1 && num_virtual <= 8) break;
     const int tile_row = static_cast<int>(lane / 4) + 8 * row;
     if (tile_row >= num_virtual) continue;
 #pragma unroll
@@ -35,62 +36,131 @@ __device__ inline void StorePartial(float* to, int head_dim, int num_virtual, in
   }
 }
 
-// True in the block that stores the tile's last partials; what the others stored is visible to it. All
-// threads call it; `last` is shared memory.
-__device__ inline bool IsLastItem(const AttentionArgs& args, const AttentionItem& item, int kv_head,
-                                  int* last) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int32_t* counter = args.counters + item.counter * args.num_kv_heads + kv_head;
-    __threadfence();
-    *last = atomicAdd(counter, 1) == item.num_items - 1;
-    if (*last) *counter = 0;
-    __threadfence();
-  }
-  __syncthreads();
-  return *last;
+// Counts an item of a tile as done and returns how many were before. One thread calls it, behind a barrier
+// that its block's stores lie before; what the items before stored is then visible to whoever synchronises
+// with it.
+__device__ inline int CountItem(const AttentionArgs& args, const AttentionItem& item, int kv_head) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(args.counters + item.counter * args.num_kv_heads + kv_head)
+               : "memory");
+  return before;
 }
 
-// The fold over a tile's partials by all kThreads; a thread takes four columns of a row at a time. Partials
-// are asked for some at a time, since a fold takes less than a load.
-template <int kThreads>
-__device__ inline void MergePartials(const AttentionArgs& args, const AttentionItem& item, int kv_head,
-                                     float c) {
-  constexpr int kLoads = 16;
-  const unsigned d = args.head_dim, row_pieces = d / 4;
-  const int64_t stride = args.num_kv_heads * PartialFloats(args.head_dim);
-  const int count = item.num_partials;
-  const float* partials = PartialOf(args, item.tile_partial, kv_head);
-  for (unsigned i = threadIdx.x; i < item.num_virtual * row_pieces; i += kThreads) {
-    const unsigned row = i / row_pieces, column = i % row_pieces * 4;
-    const float* from = partials + row * d + column;
-    const float* maxima = partials + kAttentionSplitRows * d + row;
-    float4 out = __ldcg(reinterpret_cast<const float4*>(from));
-    float max = __ldcg(maxima), sum = __ldcg(maxima + kAttentionSplitRows);
-    for (int first = 1; first < count; first += kLoads) {
-      float4 outs[kLoads];
-      float maxs[kLoads], sums[kLoads];
+// Whether that makes the item its tile's last; the counter is then as it was before the first.
+__device__ inline bool IsLastItem(const AttentionArgs& args, const AttentionItem& item, int kv_head,
+                                  int before) {
+  if (before != item.num_items - 1) return false;
+  args.counters[item.counter * args.num_kv_heads + kv_head] = 0;
+  return true;
+}
+
+// What a partial gives to the fold of a row: O becomes fma(O, folded, its O * chunk), l becomes fma(l,
+// folded, sum). Left out where `folded` is below zero.
+struct __align__(16) MergeFactors {
+  float folded, chunk, sum, padding;
+};
+
+// Those of a row and of this lane's partial, one of kLoads; max: of the partials before them, and then of
+// all.
+template <int kLoads>
+__device__ inline MergeFactors MakeMergeFactors(float chunk_max, float chunk_sum, bool is_partial, float c,
+                                                float* max) {
+  const int lane = threadIdx.x % kLoads;
+  float highest = fmaxf(*max, chunk_max);  // up to this lane's
 #pragma unroll
-      for (int j = 0; j < kLoads; ++j) {
-        const int64_t at = min(first + j, count - 1) * stride;
-        outs[j] = __ldcg(reinterpret_cast<const float4*>(from + at));
-        maxs[j] = __ldcg(maxima + at);
-        sums[j] = __ldcg(maxima + at + kAttentionSplitRows);
-      }
+  for (int distance = 1; distance < kLoads; distance *= 2)
+    highest = fmaxf(highest, __shfl_up_sync(0xFFFFFFFFu, highest, distance, kLoads));
+  const float before = __shfl_up_sync(0xFFFFFFFFu, highest, 1, kLoads);
+  const FoldFactors factors = FoldRow(lane == 0 ? *max : before, chunk_max, c);
+  *max = __shfl_sync(0xFFFFFFFFu, highest, kLoads - 1, kLoads);
+  return {is_partial && chunk_max != -INFINITY ? factors.folded : -1.0f, factors.chunk,
+          __fmul_rn(chunk_sum, factors.chunk), 0.0f};
+}
+
+// Eight neighbouring columns of a row.
+struct MergeColumns {
+  float4 x[2];
+
+  __device__ void Load(const float* from) {
+    x[0] = __ldcg(reinterpret_cast<const float4*>(from));
+    x[1] = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+  }
+
+  __device__ void Fold(const MergeColumns& chunk, const MergeFactors& f) {
 #pragma unroll
-      for (int j = 0; j < kLoads; ++j) {
-        if (first + j >= count || maxs[j] == -INFINITY) continue;
-        const FoldFactors factors = FoldRow(max, maxs[j], c);
-        max = factors.max;
-        sum = FoldValue(sum, sums[j], factors);
-        out = make_float4(FoldValue(out.x, outs[j].x, factors), FoldValue(out.y, outs[j].y, factors),
-                          FoldValue(out.z, outs[j].z, factors), FoldValue(out.w, outs[j].w, factors));
-      }
+    for (int i = 0; i < 2; ++i) {
+      x[i].x = __fmaf_rn(x[i].x, f.folded, __fmul_rn(chunk.x[i].x, f.chunk));
+      x[i].y = __fmaf_rn(x[i].y, f.folded, __fmul_rn(chunk.x[i].y, f.chunk));
+      x[i].z = __fmaf_rn(x[i].z, f.folded, __fmul_rn(chunk.x[i].z, f.chunk));
+      x[i].w = __fmaf_rn(x[i].w, f.folded, __fmul_rn(chunk.x[i].w, f.chunk));
     }
-    const __half2 pair[2] = {SaturateToHalf2(__fdiv_rn(out.x, sum), __fdiv_rn(out.y, sum), args.saturations),
-                             SaturateToHalf2(__fdiv_rn(out.z, sum), __fdiv_rn(out.w, sum), args.saturations)};
-    Half* to = args.out + RowOffset(args, item, item.first_virtual + row, kv_head) + column;
-    *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pair);
+  }
+
+  // O / l.
+  __device__ void Store(float sum, unsigned long long* saturations, Half* to) const {
+    __half2 values[4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      values[2 * i] = SaturateToHalf2(__fdiv_rn(x[i].x, sum), __fdiv_rn(x[i].y, sum), saturations);
+      values[2 * i + 1] = SaturateToHalf2(__fdiv_rn(x[i].z, sum), __fdiv_rn(x[i].w, sum), saturations);
+    }
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
+  }
+};
+
+// The fold over a tile's partials by all warps of the block, each for itself: a half warp takes a row, a lane
+// eight columns of it. Nothing else may run while a step's last tile is folded, so kLoads partials are asked
+// for at once and their factors are computed by a lane each. `scratch`: 32 a warp, in shared memory.
+template <int kWarps, int kLoads = 8>
+__device__ inline void MergePartials(const AttentionArgs& args, const AttentionItem& item, int kv_head,
+                                     float c, MergeFactors* scratch) {
+  constexpr int kRowLanes = 16, kLaneColumns = 8, kRowColumns = kRowLanes * kLaneColumns;
+  static_assert(kRowLanes % kLoads == 0 && 2 * kRowLanes == kWarpThreads);
+  const int warp = threadIdx.x / kWarpThreads, half = threadIdx.x / kRowLanes % 2,
+            lane = threadIdx.x % kRowLanes, own = lane % kLoads;
+  const int d = args.head_dim, count = item.num_partials;
+  const int64_t stride = args.num_kv_heads * PartialFloats(d);
+  const float* partials = PartialOf(args, item.tile_partial, kv_head);
+  MergeFactors* row_factors = scratch + threadIdx.x - lane;
+#pragma unroll 1
+  for (int first_row = 2 * warp; first_row < item.num_virtual; first_row += 2 * kWarps) {
+    const int row = min(first_row + half, item.num_virtual - 1);
+    const float* maxima = partials + kAttentionSplitRows * d + row;
+#pragma unroll 1
+    for (int column = lane * kLaneColumns; column - lane * kLaneColumns < d; column += kRowColumns) {
+      const float* from = partials + row * d + min(column, d - kLaneColumns);
+      MergeColumns out;
+      out.Load(from);
+      float max = __ldcg(maxima), sum = __ldcg(maxima + kAttentionSplitRows);
+#pragma unroll 1
+      for (int first = 1; first < count; first += kLoads) {
+        const int partials_left = count - first;
+        const float* own_maxima = maxima + (first + min(own, partials_left - 1)) * stride;
+        const float chunk_max = __ldcg(own_maxima), chunk_sum = __ldcg(own_maxima + kAttentionSplitRows);
+        MergeColumns chunks[kLoads];
+        const float* chunk = from + first * stride;
+#pragma unroll
+        for (int j = 0; j < kLoads; ++j, chunk += stride) {
+          if (j < partials_left) chunks[j].Load(chunk);
+        }
+        __syncwarp();  // nobody reads the factors before these any more
+        row_factors[lane] = MakeMergeFactors<kLoads>(chunk_max, chunk_sum, own < partials_left, c, &max);
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < kLoads; ++j) {
+          if (j >= partials_left) break;
+          const MergeFactors factors = row_factors[j];
+          if (factors.folded < 0.0f) continue;
+          sum = __fmaf_rn(sum, factors.folded, factors.sum);
+          out.Fold(chunks[j], factors);
+        }
+      }
+      if (first_row + half != row || column >= d) continue;
+      out.Store(sum, args.saturations,
+                args.out + RowOffset(args, item, item.first_virtual + row, kv_head) + column);
+    }
   }
 }
 

@@ -7,11 +7,17 @@
 namespace ridge::kernels::cuda {
 namespace {
 
-// Measured on an H200, head_dim 128, in a card that is full: what a chunk of keys takes a block, and what an
-// item takes besides.
-constexpr double kSplitChunkUs = 6.2;  // AttentionSplit, 16 virtual rows
-constexpr double kSplitItemUs = 5.0;
+// Measured on an H200, head_dim 128, in a card that is full: what a chunk of keys takes a block, what an item
+// takes besides, and what the fold of tiles that are shared adds to the whole.
+constexpr double kSplitChunkUs = 7.5;        // AttentionSplit
+constexpr double kSplitCachedChunkUs = 6.3;  // where many tiles read the same keys
+constexpr double kSplitItemUs = 1.0;
+constexpr double kSplitFoldUs = 3.0;
 constexpr double kPrefillChunkUs = 17.0;  // AttentionPrefill, 128 virtual rows
+
+double SplitItemUs(int32_t chunks) {
+  return kSplitItemUs + kSplitChunkUs * chunks;
+}
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -40,18 +46,20 @@ void AttentionPlan::Build(const std::vector<AttentionRun>& runs, bool padded) {
 
 // How the unshared tiles in split_ are best cut: large items have little beside their chunks, small ones let
 // blocks end together.
-int32_t AttentionPlan::BestChunksPerItem() const {
+int32_t AttentionPlan::BestChunksPerItem() {
   int32_t longest = 1;
   for (const AttentionItem& item : split_) longest = std::max(longest, item.chunk_end);
+  tiles_.assign(longest + 1, 0);
+  for (const AttentionItem& item : split_) ++tiles_[item.chunk_end];
   int32_t best = INT32_MAX;
   double best_us = SplitUs(longest);
-  for (int32_t step = 1; step < longest; step *= 2) {
-    for (const int32_t chunks : {step, step + step / 2}) {
-      const double us = SplitUs(chunks);
-      if (chunks >= longest || us > best_us || (us == best_us && chunks < best)) continue;
-      best = chunks;
-      best_us = us;
-    }
+  // 1 .. 8, and above in steps of an eighth to a quarter.
+  for (int32_t step = 1, chunks = 1; chunks < longest; chunks += step) {
+    if (chunks == 8 * step) step *= 2;
+    const double us = kSplitFoldUs + SplitUs(chunks);
+    if (us > best_us || (us == best_us && chunks < best)) continue;
+    best = chunks;
+    best_us = us;
   }
   return best;
 }
@@ -67,12 +75,52 @@ bool AttentionPlan::FitsChunks(const std::vector<AttentionRun>& runs) const {
          chunks <= limits_.max_partials && static_cast<int32_t>(runs.size()) <= limits_.max_shared_tiles;
 }
 
-// Of the unshared tiles in split_, if they were cut into items of so many chunks.
-double AttentionPlan::SplitUs(int32_t chunks_per_item) const {
-  int64_t items = 0;
-  for (const AttentionItem& item : split_) items += CeilDiv(item.chunk_end, chunks_per_item);
-  const int64_t rounds = CeilDiv(items * limits_.num_kv_heads, limits_.split_blocks);
-  return static_cast<double>(rounds) * (kSplitItemUs + kSplitChunkUs * chunks_per_item);
+// Of the unshared tiles in split_, if they were cut into items of so many chunks: each in turn, the longest
+// first, to the list that is done first (as ChainSplitItems does it, but many alike at a time).
+double AttentionPlan::SplitUs(int32_t chunks_per_item) {
+  sizes_.assign(chunks_per_item + 1, 0);  // items of so many chunks
+  for (int32_t chunks = 1; chunks < static_cast<int32_t>(tiles_.size()); ++chunks) {
+    sizes_[chunks_per_item] += chunks / chunks_per_item * tiles_[chunks];
+    sizes_[chunks % chunks_per_item] += tiles_[chunks];
+  }
+  lists_.assign(1, {0.0, SplitLists()});
+  double longest_us = 0.0;
+  for (int32_t chunks = chunks_per_item; chunks > 0; --chunks) {
+    for (int64_t left = sizes_[chunks]; left > 0;) {
+      std::pop_heap(lists_.begin(), lists_.end());
+      const Lists least = lists_.back();
+      const int64_t taken = std::min(left, least.count);
+      left -= taken;
+      lists_.back() = {least.us + SplitItemUs(chunks), taken};
+      longest_us = std::max(longest_us, lists_.back().us);
+      std::push_heap(lists_.begin(), lists_.end());
+      if (taken == least.count) continue;
+      lists_.push_back({least.us, least.count - taken});
+      std::push_heap(lists_.begin(), lists_.end());
+    }
+  }
+  return longest_us;
+}
+
+// Says which items the same blocks take after each other.
+void AttentionPlan::ChainSplitItems() {
+  const auto num_lists = static_cast<size_t>(SplitLists());
+  if (split_.size() <= num_lists) return;
+  const auto chunks = [](const AttentionItem& item) { return item.chunk_end - item.chunk_begin; };
+  std::stable_sort(split_.begin(), split_.end(),
+                   [&](const AttentionItem& a, const AttentionItem& b) { return chunks(a) > chunks(b); });
+  lists_.clear();
+  for (size_t i = 0; i < split_.size(); ++i) {
+    if (i < num_lists) {
+      lists_.push_back({SplitItemUs(chunks(split_[i])), static_cast<int64_t>(i)});
+    } else {
+      std::pop_heap(lists_.begin(), lists_.end());
+      Lists& least = lists_.back();
+      split_[least.count].next = static_cast<int32_t>(i);
+      least = {least.us + SplitItemUs(chunks(split_[i])), static_cast<int64_t>(i)};
+    }
+    std::push_heap(lists_.begin(), lists_.end());
+  }
 }
 
 void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t chunks_per_item) {
@@ -92,6 +140,7 @@ void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t c
   // The longest first: what comes last should be short.
   std::stable_sort(prefill_.begin(), prefill_.end(),
                    [](const AttentionItem& a, const AttentionItem& b) { return a.chunk_end > b.chunk_end; });
+  ChainSplitItems();
 }
 
 bool AttentionPlan::IsLong(const AttentionRun& run) const {
@@ -113,7 +162,7 @@ bool AttentionPlan::PrefersPrefill(const std::vector<AttentionRun>& runs) const 
       std::max(longest, CeilDiv(prefill_chunks * limits_.num_kv_heads, limits_.num_sms));
   const int64_t split_rounds = CeilDiv(split_chunks * limits_.num_kv_heads, limits_.split_blocks);
   return static_cast<double>(prefill_rounds) * kPrefillChunkUs <=
-         static_cast<double>(split_rounds) * kSplitChunkUs;
+         static_cast<double>(split_rounds) * kSplitCachedChunkUs;
 }
 
 AttentionItem AttentionPlan::MakeItem(const AttentionRun& run, int32_t first_virtual,
@@ -129,6 +178,7 @@ AttentionItem AttentionPlan::MakeItem(const AttentionRun& run, int32_t first_vir
   item.chunk_end = Chunks(item.num_read);
   item.num_partials = 1;
   item.num_items = 1;
+  item.next = -1;
   return item;
 }
 

@@ -2,6 +2,7 @@
 // bits; this decides only how long it takes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,8 +16,9 @@ struct AttentionRun {
   int32_t first_row;  // in the step
   int32_t num_rows;
   int32_t first_position;
-  int32_t slot;          // row of the block tables
-  int32_t num_read = 0;  // keys that are read where that is more than its last row sees: attention of a rectangle
+  int32_t slot;  // row of the block tables
+  int32_t num_read =
+      0;  // keys that are read where that is more than its last row sees: attention of a rectangle
 };
 
 // What a step's attention consists of.
@@ -63,11 +65,14 @@ class AttentionPlan {
 
  private:
   bool FitsChunks(const std::vector<AttentionRun>& runs) const;
-  int32_t BestChunksPerItem() const;
+  int32_t BestChunksPerItem();
+  // Blocks of AttentionSplit that take all KV heads of an item.
+  int32_t SplitLists() const { return std::max(limits_.split_blocks / limits_.num_kv_heads, 1); }
   int32_t Group() const { return limits_.num_heads / limits_.num_kv_heads; }
   bool IsLong(const AttentionRun& run) const;
   bool PrefersPrefill(const std::vector<AttentionRun>& runs) const;
-  double SplitUs(int32_t chunks_per_item) const;
+  double SplitUs(int32_t chunks_per_item);
+  void ChainSplitItems();
   AttentionItem MakeItem(const AttentionRun& run, int32_t first_virtual, int32_t tile_rows) const;
   void AddPrefill(const AttentionRun& run);
   void AddSplit(const AttentionRun& run, int32_t chunks_per_item);
@@ -78,6 +83,14 @@ class AttentionPlan {
   int32_t shared_tiles_ = 0;
   std::vector<AttentionItem> split_;
   std::vector<AttentionItem> prefill_;
+  // Of SplitUs and ChainSplitItems.
+  struct Lists {
+    double us;                                                          // until they are done
+    int64_t count;                                                      // of lists, or one list's last item
+    bool operator<(const Lists& other) const { return us > other.us; }  // the least one on top of a heap
+  };
+  std::vector<int32_t> tiles_, sizes_;  // of so many chunks, before and after they are cut
+  std::vector<Lists> lists_;
 };
 
 }  // namespace ridge::kernels::cuda

@@ -25,6 +25,16 @@ __device__ inline uint32_t SwizzledOffset(unsigned row, unsigned piece) {
   return (row * kPieces + (piece ^ (row / kRowsPerLine & kMask))) * kPieceBytes;
 }
 
+// Where a lane's copies of a tile go, of which the warp copies 32 neighbouring pieces a turn: `first` is the
+// shared address of the lane's piece of turn 0. `turn` is known at compile time, and the tile begins at a
+// multiple of 128.
+template <unsigned kPieces>
+__device__ inline uint32_t SwizzledTurn(uint32_t first, unsigned turn) {
+  constexpr unsigned kTurnRows = 32 / kPieces, kRowsPerLine = kPieces >= 8 ? 1 : 8 / kPieces;
+  constexpr unsigned kMask = kPieces >= 8 ? 7 : kPieces - 1;
+  return (first ^ (turn * kTurnRows / kRowsPerLine & kMask) * kPieceBytes) + turn * 32 * kPieceBytes;
+}
+
 // B operands of S = Q K^T: keys first_key .. + 15, columns 16 step .. + 15 of a K tile; n-tile 0 and 1 hold 8
 // keys each.
 template <unsigned kPieces>
@@ -50,7 +60,8 @@ __device__ inline void LoadValues(FragmentB (&b)[2], uint32_t tile, unsigned fir
 }
 
 // A partial, what a block leaves of one chunk (or of its first ones, folded) for another to fold: O
-// [16][head_dim], m [16], l [16], fp32, for the 16 virtual rows of a tile; those of all KV heads stand together.
+// [16][head_dim], m [16], l [16], fp32, for the 16 virtual rows of a tile; those of all KV heads stand
+// together.
 __host__ __device__ constexpr int64_t PartialFloats(int head_dim) {
   return kAttentionSplitRows * (head_dim + 2);
 }
@@ -84,11 +95,18 @@ __device__ inline uint32_t Probabilities(float score0, float score1, float max, 
   return *reinterpret_cast<const uint32_t*>(&p);
 }
 
-// The P operand of keys 16 s .. 16 s + 15 from the scores of n-tiles 2 s and 2 s + 1.
+// The P operand of keys 16 s .. 16 s + 15 from the scores of n-tiles 2 s and 2 s + 1. Without `two_rows` that
+// of a tile of at most 8 virtual rows.
 __device__ inline FragmentA ProbabilityFragment(const FragmentC& low, const FragmentC& high,
-                                                const float (&max)[2], float c) {
-  return {{Probabilities(low.x[0], low.x[1], max[0], c), Probabilities(low.x[2], low.x[3], max[1], c),
-           Probabilities(high.x[0], high.x[1], max[0], c), Probabilities(high.x[2], high.x[3], max[1], c)}};
+                                                const float (&max)[2], float c, bool two_rows = true) {
+  FragmentA p = {};
+  p.x[0] = Probabilities(low.x[0], low.x[1], max[0], c);
+  p.x[2] = Probabilities(high.x[0], high.x[1], max[0], c);
+  if (two_rows) {
+    p.x[1] = Probabilities(low.x[2], low.x[3], max[1], c);
+    p.x[3] = Probabilities(high.x[2], high.x[3], max[1], c);
+  }
+  return p;
 }
 
 // A column of ones for l, as a B operand.

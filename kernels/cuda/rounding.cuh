@@ -7,7 +7,8 @@
 
 namespace ridge::kernels::cuda {
 
-// RoundToHalf of kernels/half.h: saturates at +-65504 and counts how often it had to, where there is a counter.
+// RoundToHalf of kernels/half.h: saturates at +-65504 and counts how often it had to, where there is a
+// counter.
 __device__ inline __half SaturateToHalf(float value, unsigned long long* saturations) {
   if (fabsf(value) > kHalfMax) {
     if (saturations != nullptr) atomicAdd(saturations, 1ull);

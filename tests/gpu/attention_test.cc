@@ -146,7 +146,7 @@ class AttentionTest : public testing::TestWithParam<Heads> {
     limits.num_kv_heads = heads.num_kv_heads;
     limits.head_dim = heads.head_dim;
     limits.num_sms = prefill ? 1 << 24 : 1;
-    limits.split_blocks = prefill ? 1 : 1 << 24;
+    limits.split_blocks = prefill ? 1 : 64;
     limits.max_partials = kMaxPartials;
     limits.max_shared_tiles = kMaxSharedTiles;
     return limits;
@@ -187,7 +187,8 @@ class AttentionTest : public testing::TestWithParam<Heads> {
       runs.push_back({rows, part.end - part.begin, part.begin, part.sequence, part.num_read});
       rows += part.end - part.begin;
     }
-    AttentionPlan plan(Limits(GetParam(), cut == Cut::kPrefill));
+    const AttentionPlanLimits limits = Limits(GetParam(), cut == Cut::kPrefill);
+    AttentionPlan plan(limits);
     const bool chunks = cut == Cut::kChunks && (d == 64 || d == 128);
     plan.BuildShared(runs, cut == Cut::kSplitChunks || cut == Cut::kChunks ? 1
                            : cut == Cut::kSplitPairs                       ? 2
@@ -205,7 +206,8 @@ class AttentionTest : public testing::TestWithParam<Heads> {
       const int32_t blocks = (static_cast<int32_t>(plan.split_items().size()) + 3) * kv_heads;
       EXPECT_CUDA_OK(LaunchAttentionChunk(args, {split.data(), num_split.data()}, blocks, nullptr));
     } else if (!plan.split_items().empty()) {
-      EXPECT_CUDA_OK(LaunchAttentionSplit(args, {split.data(), num_split.data()}, 64, nullptr));
+      EXPECT_CUDA_OK(
+          LaunchAttentionSplit(args, {split.data(), num_split.data()}, limits.split_blocks, nullptr));
     }
     if (num_prefill > 0) {
       EXPECT_CUDA_OK(LaunchAttentionPrefill(args, prefill.data(), num_prefill, nullptr));

@@ -31,6 +31,19 @@ std::vector<AttentionRun> DecodeRuns(int count, int context) {
   return runs;
 }
 
+// The split items that blocks take one after another, by the first one.
+std::vector<std::vector<AttentionItem>> Lists(const AttentionPlan& plan, const AttentionPlanLimits& limits) {
+  const std::vector<AttentionItem>& items = plan.split_items();
+  const size_t blocks = std::max(limits.split_blocks / limits.num_kv_heads, 1);
+  std::vector<std::vector<AttentionItem>> lists;
+  for (size_t first = 0; first < std::min(blocks, items.size()); ++first) {
+    lists.emplace_back();
+    for (int i = static_cast<int>(first); i >= 0 && lists.back().size() <= items.size(); i = items[i].next)
+      lists.back().push_back(items[i]);
+  }
+  return lists;
+}
+
 void ExpectCovers(const AttentionPlan& plan, const AttentionPlanLimits& limits,
                   const std::vector<AttentionRun>& runs) {
   const int group = limits.num_heads / limits.num_kv_heads;
@@ -53,9 +66,11 @@ void ExpectCovers(const AttentionPlan& plan, const AttentionPlanLimits& limits,
     }
     ++items_of_counter[item.counter];
   };
-  for (const AttentionItem& item : plan.split_items()) {
-    EXPECT_LE(item.num_virtual, kAttentionSplitRows);
-    take(item);
+  for (const std::vector<AttentionItem>& list : Lists(plan, limits)) {
+    for (const AttentionItem& item : list) {
+      EXPECT_LE(item.num_virtual, kAttentionSplitRows);
+      take(item);
+    }
   }
   for (const AttentionItem& item : plan.prefill_items()) {
     EXPECT_LE(item.num_virtual, kAttentionPrefillRows);
@@ -122,6 +137,44 @@ TEST(AttentionPlan, SharesNothingWhereTilesFillTheBlocksEvenly) {
   EXPECT_EQ(plan.split_items().size(), 132u);
   plan.Build(DecodeRuns(200, 100));
   EXPECT_EQ(plan.split_items().size(), 200u);
+}
+
+TEST(AttentionPlan, BlocksHaveAboutTheSameToDoWhateverTheLengths) {
+  std::mt19937 random(9);
+  std::vector<AttentionRun> runs;
+  int chunks = 0;
+  for (int i = 0; i < 48; ++i) {
+    const int context = 200 + static_cast<int>(random() % 6000);
+    runs.push_back({i, 1, context - 1, i});
+    chunks += (context + kAttentionChunk - 1) / kAttentionChunk;
+  }
+  AttentionPlan plan(Limits());
+  plan.Build(runs);
+  ExpectCovers(plan, Limits(), runs);
+  int most = 0;
+  for (const std::vector<AttentionItem>& list : Lists(plan, Limits())) {
+    int own = 0;
+    for (const AttentionItem& item : list) own += item.chunk_end - item.chunk_begin;
+    most = std::max(most, own);
+  }
+  EXPECT_LE(most, chunks / 132 + 2);
+}
+
+TEST(AttentionPlan, ABlockTakesTheNextItemWhereTheFirstOnesEndFirst) {
+  AttentionPlanLimits limits = Limits();
+  limits.split_blocks = 2 * limits.num_kv_heads;
+  limits.one_pass = true;
+  AttentionPlan plan(limits);
+  std::vector<AttentionRun> runs;
+  for (const int context : {200, 3 * kAttentionChunk, 100, kAttentionChunk})
+    runs.push_back({static_cast<int>(runs.size()), 1, context - 1, static_cast<int>(runs.size())});
+  plan.Build(runs);
+  ExpectCovers(plan, limits, runs);
+  const std::vector<std::vector<AttentionItem>> lists = Lists(plan, limits);
+  ASSERT_EQ(lists.size(), 2u);
+  ASSERT_EQ(lists[0].size(), 1u);
+  EXPECT_EQ(lists[0][0].table_row, 1);
+  EXPECT_EQ(lists[1].size(), 3u);
 }
 
 TEST(AttentionPlan, InOnePassABlockWalksAllKeysOfATile) {
