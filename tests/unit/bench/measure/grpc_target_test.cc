@@ -5,7 +5,9 @@
 #include <cmath>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "gmock/gmock.h"
 #include "grpcpp/security/server_credentials.h"
@@ -83,6 +85,52 @@ class TimedServer final : public v1::Inference::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
+// Answers nobody before so many streams are open, and then all of them.
+class PatientServer final : public v1::Inference::CallbackService {
+ public:
+  explicit PatientServer(size_t streams) : streams_(streams) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+
+  GrpcTargetConfig Config() const { return {.target = absl::StrCat("127.0.0.1:", port_)}; }
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext*,
+                                                           const v1::GenerateRequest*) override {
+    auto* stream = new OpenStream;
+    std::vector<OpenStream*> complete;
+    {
+      absl::MutexLock lock(&mutex_);
+      open_.push_back(stream);
+      if (open_.size() == streams_) complete.swap(open_);
+    }
+    for (OpenStream* each : complete) each->Answer();
+    return stream;
+  }
+
+ private:
+  class OpenStream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
+   public:
+    void Answer() {
+      response_.add_choices()->add_tokens()->set_id(7);
+      response_.mutable_summary()->add_choices()->set_finish_reason(v1::FINISH_REASON_LENGTH);
+      StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+    }
+    void OnDone() override { delete this; }
+
+   private:
+    v1::GenerateResponse response_;
+  };
+
+  const size_t streams_;
+  int port_ = 0;
+  absl::Mutex mutex_;
+  std::vector<OpenStream*> open_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<grpc::Server> server_;
+};
+
 std::vector<TargetRequest> Requests(const std::vector<double>& arrivals_s, int32_t max_tokens) {
   const auto ids = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{1, 2, 3});
   std::vector<TargetRequest> requests;
@@ -157,6 +205,15 @@ TEST(GrpcTargetTest, HoldsBackWhatIsMoreThanTheLimitInFlight) {
   const std::vector<TargetResult> results = *target.Run(Requests({0, 0, 0, 0, 0}, 2), {.most_in_flight = 2});
   for (const TargetResult& result : results) EXPECT_EQ(result.end, "length");
   EXPECT_LE(server.most_at_once(), 2);
+}
+
+TEST(GrpcTargetTest, HoldsTwoThousandStreamsAtOnce) {
+  PatientServer server(2000);
+  GrpcTargetConfig config = server.Config();
+  config.timeout = absl::Seconds(30);  // of which they need a fraction of a second
+  GrpcTarget target(config);
+  const std::vector<TargetResult> results = *target.Run(Requests(std::vector<double>(2000, 0.0), 1), {});
+  for (const TargetResult& result : results) ASSERT_EQ(result.end, "length") << result.error;
 }
 
 TEST(GrpcTargetTest, StopsSendingWhereTheServerCannotKeepUp) {
