@@ -9,6 +9,7 @@
 #include "tests/support/fake_cuda_runtime.h"
 #include "tests/unit/worker/backend/step_driver.h"
 #include "worker/model/open_model.h"
+#include "worker/model/synthetic.h"
 
 namespace ridge::worker {
 namespace {
@@ -38,6 +39,37 @@ class CudaBackendTest : public testing::Test {
 
   std::unique_ptr<WeightSource> source_;
 };
+
+TEST_F(CudaBackendTest, AShapeThatTheKernelsDoNotKnowIsNamed) {
+  fake_cuda::Insert({});
+  const auto refusal = [this](auto change) {
+    ModelConfig config = source_->config();
+    config.name = "odd";
+    change(&config);
+    const absl::Status status = CudaBackend::Create(SyntheticSource(config), {}).status();
+    EXPECT_TRUE(status.ok() || absl::IsUnimplemented(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal([](ModelConfig* config) { config->hidden_size = 72; }),
+            "odd: a hidden_size of 72 is not supported on CUDA, only multiples of 16");
+  EXPECT_EQ(refusal([](ModelConfig* config) { config->mlp_size = 1000; }),
+            "odd: a mlp_size of 1000 is not supported on CUDA, only multiples of 16");
+  EXPECT_EQ(refusal([](ModelConfig* config) { config->head_dim = 24; }),
+            "odd: a head_dim of 24 is not supported on CUDA, only multiples of 16 up to 256");
+  EXPECT_EQ(refusal([](ModelConfig* config) {
+              config->num_heads = 17;
+              config->num_kv_heads = 1;
+            }),
+            "odd: a group of query heads of 17 is not supported on CUDA, only up to 16");
+  EXPECT_EQ(refusal([](ModelConfig* config) {
+              config->hidden_size = 48;
+              config->mlp_size = 1008;
+              config->head_dim = 240;
+              config->num_heads = 16;
+              config->num_kv_heads = 1;
+            }),
+            "");
+}
 
 TEST_F(CudaBackendTest, KvMemoryIsWhatIsLeftBesideWeightsWorkspaceGraphsAndAMargin) {
   const std::unique_ptr<CudaBackend> backend =

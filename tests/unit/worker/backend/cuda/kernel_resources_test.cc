@@ -1,6 +1,6 @@
-// What kernels take of a multiprocessor of sm_86, the smallest that this project promises: as they are
+// What kernels take of a multiprocessor: of sm_86, the smallest that this project promises, as they are
 // launched (by the whole forward pass on a fake card) and as they were compiled (by cuobjdump, which is
-// needed).
+// needed); of sm_90a, whose own kernels no fake card launches, as they were compiled.
 #include <unistd.h>
 
 #include <array>
@@ -29,12 +29,11 @@ struct Usage {
   int local_bytes = 0;   // spilled registers, local arrays
 };
 
-// What this program's code for sm_86 takes, by mangled name. Empty where cuobjdump does not run.
-std::map<std::string, Usage> CompiledUsage() {
+// What this program's code for `architecture` takes, by mangled name. Empty where cuobjdump does not run.
+std::map<std::string, Usage> CompiledUsage(const std::string& architecture) {
   const char* tool = std::getenv("RIDGE_TEST_CUOBJDUMP");
-  const std::string command = std::string(tool != nullptr ? tool : "cuobjdump") +
-                              " -res-usage -arch sm_86 /proc/" + std::to_string(getpid()) +
-                              "/exe 2>/dev/null";
+  const std::string command = std::string(tool != nullptr ? tool : "cuobjdump") + " -res-usage -arch " +
+                              architecture + " /proc/" + std::to_string(getpid()) + "/exe 2>/dev/null";
   std::map<std::string, Usage> usage;
   FILE* output = popen(command.c_str(), "r");
   std::array<char, 4096> line;
@@ -53,10 +52,21 @@ std::map<std::string, Usage> CompiledUsage() {
 }
 
 // Bytes of local memory that a kernel may have: none, but for DrawKernel's four random words, of which it
-// takes one by number.
+// takes one by number, and for what does not fit into the registers of two kernels of sm_90a: a few words.
 int AllowedLocalBytes(const std::string& kernel) {
-  return kernel.find("DrawKernel") != std::string::npos ? 16 : 0;
+  const auto is = [&](const char* name) { return kernel.find(name) != std::string::npos; };
+  return is("DrawKernel") ? 16 : is("MatmulBatchKernelILi64") || is("DecodeLayers") ? 64 : 0;
 }
+
+// Says so, or fails where tools are required, if there is nothing to look at.
+bool IsMissing(const std::map<std::string, Usage>& compiled) {
+  if (!compiled.empty()) return false;
+  EXPECT_EQ(std::getenv("RIDGE_REQUIRE_TOOLS"), nullptr) << "RIDGE_TEST_CUOBJDUMP names no cuobjdump";
+  return true;
+}
+
+constexpr char kMissing[] =
+    "no cuobjdump (RIDGE_TEST_CUOBJDUMP names one), or no code for the architecture in this build";
 
 // Heads of 64 and 128 with kernels of their own, others; q and k normed; long and short sums; a large
 // vocabulary.
@@ -101,11 +111,8 @@ void RunSteps(const ModelConfig& model, const SamplingParams& sampling) {
 }
 
 TEST(KernelResources, BlocksFitAnSm86AndHotKernelsSpillNothing) {
-  const std::map<std::string, Usage> compiled = CompiledUsage();
-  if (compiled.empty()) {
-    ASSERT_EQ(std::getenv("RIDGE_REQUIRE_TOOLS"), nullptr) << "RIDGE_TEST_CUOBJDUMP names no cuobjdump";
-    GTEST_SKIP() << "no cuobjdump (RIDGE_TEST_CUOBJDUMP names one), or no code for sm_86 in this build";
-  }
+  const std::map<std::string, Usage> compiled = CompiledUsage("sm_86");
+  if (IsMissing(compiled)) GTEST_SKIP() << kMissing;
   for (const ModelConfig& model : Models()) {
     SCOPED_TRACE(model.name);
     fake_cuda::Insert({.memory_bytes = int64_t{64} << 30});
@@ -120,6 +127,17 @@ TEST(KernelResources, BlocksFitAnSm86AndHotKernelsSpillNothing) {
       EXPECT_LE(compiled.at(kernel).shared_bytes + dynamic_bytes, kSharedBytes) << kernel;
     }
   }
+}
+
+TEST(KernelResources, KernelsOfSm90aSpillNothing) {
+  const std::map<std::string, Usage> compiled = CompiledUsage("sm_90a");
+  if (IsMissing(compiled)) GTEST_SKIP() << kMissing;
+  int wgmma_kernels = 0;
+  for (const auto& [kernel, usage] : compiled) {
+    EXPECT_LE(usage.local_bytes, AllowedLocalBytes(kernel)) << kernel;
+    if (kernel.find("MatmulWgmmaKernel") != std::string::npos) ++wgmma_kernels;
+  }
+  EXPECT_EQ(wgmma_kernels, 4);
 }
 
 }  // namespace
