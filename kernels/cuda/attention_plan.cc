@@ -56,6 +56,7 @@ int32_t AttentionPlan::BestChunksPerItem() {
   // 1 .. 8, and above in steps of an eighth to a quarter.
   for (int32_t step = 1, chunks = 1; chunks < longest; chunks += step) {
     if (chunks == 8 * step) step *= 2;
+    if (!FitsPartials(chunks)) continue;
     const double us = kSplitFoldUs + SplitUs(chunks);
     if (us > best_us || (us == best_us && chunks < best)) continue;
     best = chunks;
@@ -73,6 +74,16 @@ bool AttentionPlan::FitsChunks(const std::vector<AttentionRun>& runs) const {
   }
   return !runs.empty() && chunks * limits_.num_kv_heads <= limits_.chunk_blocks &&
          chunks <= limits_.max_partials && static_cast<int32_t>(runs.size()) <= limits_.max_shared_tiles;
+}
+
+// Whether the workspace has room for all tiles of tiles_ cut so: one that is left whole would take longest.
+bool AttentionPlan::FitsPartials(int32_t chunks_per_item) const {
+  int64_t partials = 0, shared_tiles = 0;
+  for (auto chunks = static_cast<size_t>(chunks_per_item) + 1; chunks < tiles_.size(); ++chunks) {
+    partials += tiles_[chunks] * (static_cast<int64_t>(chunks) - chunks_per_item + 1);
+    shared_tiles += tiles_[chunks];
+  }
+  return partials <= limits_.max_partials && shared_tiles <= limits_.max_shared_tiles;
 }
 
 // Of the unshared tiles in split_, if they were cut into items of so many chunks: each in turn, the longest

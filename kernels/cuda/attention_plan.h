@@ -71,6 +71,7 @@ class AttentionPlan {
   int32_t Group() const { return limits_.num_heads / limits_.num_kv_heads; }
   bool IsLong(const AttentionRun& run) const;
   bool PrefersPrefill(const std::vector<AttentionRun>& runs) const;
+  bool FitsPartials(int32_t chunks_per_item) const;
   double SplitUs(int32_t chunks_per_item);
   void ChainSplitItems();
   AttentionItem MakeItem(const AttentionRun& run, int32_t first_virtual, int32_t tile_rows) const;
