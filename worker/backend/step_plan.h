@@ -76,6 +76,12 @@ struct Segment {
   int32_t banned_offset = 0;
 };
 
+// One row that reads what is there, whoever has its token; as opposed to a prompt's, which attend to each
+// other.
+inline bool IsDecode(const Segment& segment) {
+  return segment.num_rows == 1 || segment.first_row_from_slot;
+}
+
 struct StepPlan {
   std::vector<SlotId> releases;
   std::vector<SlotAttach> attaches;

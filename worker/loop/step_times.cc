@@ -33,8 +33,7 @@ StepCounts CountsOf(const StepPlan& plan) {
   StepCounts counts{.rows = total.rows};
   for (const Segment& segment : plan.segments) {
     const int64_t rows = segment.num_rows;
-    if (!segment.first_row_from_slot)
-      counts.prefill_pairs += rows * segment.first_position + rows * (rows + 1) / 2;
+    if (!IsDecode(segment)) counts.prefill_pairs += rows * segment.first_position + rows * (rows + 1) / 2;
   }
   counts.decode_positions = total.kv_positions - counts.prefill_pairs;
   return counts;

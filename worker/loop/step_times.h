@@ -20,7 +20,7 @@ namespace ridge::worker {
 // What a step's time grows with.
 struct StepCounts {
   int64_t rows = 0;
-  int64_t prefill_pairs = 0;     // of a row whose token comes from the host and a position that it attends to
+  int64_t prefill_pairs = 0;     // of a prompt's row and a position that it attends to
   int64_t decode_positions = 0;  // the same of the other rows
 };
 

@@ -31,6 +31,7 @@ std::map<std::string, double*> NumbersOf(SimulatedCard* card) {
           {"launches_per_layer", &card->launches_per_layer},
           {"launches_per_step", &card->launches_per_step},
           {"launch_us", &card->launch_us},
+          {"stream_launch_us", &card->stream_launch_us},
           {"replay_launch_us", &card->replay_launch_us}};
 }
 

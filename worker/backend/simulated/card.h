@@ -19,7 +19,7 @@ struct SimulatedCard {
   // Rates; 0 is infinitely fast.
   double weight_bytes_per_second = 0;     // reading the weights, once a step
   double flops_per_second = 0;            // matrix multiplications
-  double prefill_attention_flops = 0;     // a second, in attention of rows whose tokens come from the host
+  double prefill_attention_flops = 0;     // a second, in attention of prompts' rows
   double attention_bytes_per_second = 0;  // K and V moved by decode rows' attention
   // How often that moves each byte of K and V: in one pass, in a rectangle (StepPlan::padded_width), split.
   double one_pass_transfers = 0;
@@ -31,7 +31,8 @@ struct SimulatedCard {
   double launches_per_layer = 0;  // device operations of a layer
   double launches_per_step = 0;   // and of all the rest
   double launch_us = 0;           // the host's, for each launch on a stream; the device works meanwhile
-  double replay_launch_us = 0;    // the device's, for each launch of a replayed graph
+  double stream_launch_us = 0;    // the device's, for each of them: what lies between two kernels
+  double replay_launch_us = 0;    // the same in a replayed graph
 };
 
 // INVALID_ARGUMENT "ORIGIN: line N: KEY: what is wrong".

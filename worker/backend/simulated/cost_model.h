@@ -6,8 +6,10 @@
 //            + prefill pairs * attention FLOPs / prefill_attention_flops
 //            + the longer of decode positions * K/V bytes * transfers / attention_bytes_per_second
 //              and, in one pass, the widest row's positions * a KV head's bytes / walk_bytes_per_second
-//            + launches * replay_launch_us, where the step is replayed from a graph
+//            + launches * stream_launch_us, or replay_launch_us where the step is replayed from a graph
 //   host     = step_us + launches * launch_us, where it is not (step_us otherwise)
+//
+// Replayed are, with `replay`, steps of one row a sequence, as worker/backend/cuda does it.
 //
 // Every multiplication reads all weights; padded rows are rows. A prefill pair is a row and a position that
 // it attends to; a decode position is a position that a decode row or a padded one reads
@@ -28,6 +30,7 @@ struct StepCost {
   int64_t prepare_ns;  // the host, before the device can begin
   int64_t launch_ns;   // the host, while the device works
   int64_t device_ns;
+  int64_t launches;  // of the host: all device operations, or a graph and the copies before and after it
 };
 
 // Pure.
@@ -37,16 +40,20 @@ class CostModel {
 
   StepCost Of(const StepPlan& plan) const;
 
-  // Of the host, a step: all device operations, or one graph.
-  int64_t launches() const { return launches_; }
-
  private:
-  int64_t launches_;
+  struct Launches {
+    int64_t count;
+    double host_ns;
+    double device_ns;  // between kernels
+  };
+
+  const bool replay_;
+  Launches stream_, replayed_;
   // Nanoseconds a unit.
   double weights_ns_, row_ns_, output_ns_, prefill_pair_ns_;
   double row_position_ns_, rectangle_position_ns_;  // decode positions
   double walk_position_ns_;                         // of the widest row
-  double prepare_ns_, launch_ns_, replay_ns_;
+  double prepare_ns_;
 };
 
 // When the steps of one device end.

@@ -64,10 +64,11 @@ StepTicket SimulatedBackend::Submit(const StepPlan& plan) {
   Apply(plan);
   Step step;
   CountRows(plan, &step.result);
-  step.result.launches = cost_.launches();
+  const StepCost cost = cost_.Of(plan);
+  step.result.launches = cost.launches;
   RIDGE_CHECK(step.result.rows <= limits_.max_step_rows);
   for (const Segment& segment : plan.segments) RunSegment(plan, segment, &step.result);
-  step.done_ns = timeline_.Add(options_.clock->NowNs(), cost_.Of(plan));
+  step.done_ns = timeline_.Add(options_.clock->NowNs(), cost);
   steps_.push_back(std::move(step));
   return submitted_++;
 }

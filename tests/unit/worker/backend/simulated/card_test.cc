@@ -19,7 +19,7 @@ constexpr char kText[] =
     "memory_bytes 24e9\nweight_bytes_per_second 5e11\nflops_per_second 4.5e13\n"
     "prefill_attention_flops 1\nattention_bytes_per_second 2\none_pass_transfers 3\nrectangle_transfers "
     "3\nsplit_transfers 1\nstep_us 4\n"
-    "launches_per_layer 5\nlaunches_per_step 6\nlaunch_us 16.5\nreplay_launch_us 0\n"
+    "launches_per_layer 5\nlaunches_per_step 6\nlaunch_us 16.5\nreplay_launch_us 0\nstream_launch_us 2\n"
     "walk_bytes_per_second 0\n";
 
 std::string Message(const std::string& text) {
@@ -36,6 +36,7 @@ TEST(CardTest, ReadsEveryKey) {
   EXPECT_EQ(card.launches_per_layer, 5);
   EXPECT_EQ(card.launch_us, 16.5);
   EXPECT_EQ(card.replay_launch_us, 0);
+  EXPECT_EQ(card.stream_launch_us, 2);
 }
 
 TEST(CardTest, SaysWhichLineAndKeyAreWrong) {
@@ -49,7 +50,7 @@ TEST(CardTest, SaysWhichLineAndKeyAreWrong) {
             "x.txt: line 11: step_us: no value");
   EXPECT_EQ(Message(absl::StrReplaceAll(kText, {{"step_us", "steps_us"}})),
             "x.txt: line 11: steps_us: unknown key");
-  EXPECT_EQ(Message(absl::StrCat(kText, "step_us 4\n")), "x.txt: line 17: step_us: given twice");
+  EXPECT_EQ(Message(absl::StrCat(kText, "step_us 4\n")), "x.txt: line 18: step_us: given twice");
   EXPECT_EQ(Message("device x\n# nothing else\n").substr(0, 35), "x.txt: missing: attention_bytes_per");
 }
 

@@ -77,31 +77,56 @@ TEST(CostModelTest, InOnePassTheWidestRowIsWaitedFor) {
   EXPECT_NEAR(DeviceMs(card, plan), 12.0, 1e-3);
 }
 
-TEST(CostModelTest, LaunchesAreTheHostsOnAStreamAndTheDevicesInAGraph) {
+TEST(CostModelTest, LaunchesTakeTheHostOnAStreamAndTheDeviceBetweenKernels) {
   SimulatedCard card;
   card.launches_per_layer = 40;
   card.launches_per_step = 3;
   card.launch_us = 16.5;
+  card.stream_launch_us = 2;
   card.replay_launch_us = 1;
   card.step_us = 100;
   const StepCost stream = CostModel(card, Qwen(), false, false).Of(Decode(1, 0));
   EXPECT_EQ(stream.launch_ns, 1123 * 16500);
-  EXPECT_EQ(stream.device_ns, 0);
+  EXPECT_EQ(stream.device_ns, 1123 * 2000);
   EXPECT_EQ(stream.prepare_ns, 100'000);
   const StepCost replayed = CostModel(card, Qwen(), false, true).Of(Decode(1, 0));
   EXPECT_EQ(replayed.launch_ns, 0);
   EXPECT_EQ(replayed.device_ns, 1123 * 1000);
+  // Prompts are not replayed.
+  StepPlan prompt = Decode(4, 0);
+  prompt.segments[1] = {1, 0, 16, false, 0, 1};
+  const StepCost mixed = CostModel(card, Qwen(), false, true).Of(prompt);
+  EXPECT_EQ(mixed.launch_ns, 1123 * 16500);
+  EXPECT_EQ(mixed.device_ns, 1123 * 2000);
+}
+
+// A pass over one token, pipelined, as cuda-bench and `ridge-bench overhead` measured it.
+TEST(CostModelTest, TheH200sPassesTakeWhatWasMeasured) {
+  const SimulatedCard card = LoadCard("h200").value();
+  EXPECT_NEAR(DeviceMs(card, Decode(1, 15), true, true), 1.093, 0.02);
+  EXPECT_NEAR(DeviceMs(card, Decode(1, 255), true, true), 1.110, 0.03);
+  EXPECT_NEAR(DeviceMs(card, Decode(1, 0), false, false), 1.319, 0.02);
+  EXPECT_NEAR(DeviceMs(card, Decode(1, 4095), false, false), 3.490, 0.05);
+  EXPECT_EQ(CostModel(card, Qwen(), true, true).Of(Decode(1, 0)).launches, 3);
+  EXPECT_EQ(CostModel(card, Qwen(), false, false).Of(Decode(1, 0)).launches, 145);
+}
+
+TEST(CostModelTest, AGraphTakesNoLongerThanAStreamOnAnyCard) {
+  for (const char* name : {"a10", "h200", "zero"}) {
+    const SimulatedCard card = LoadCard(name).value();
+    EXPECT_LE(card.replay_launch_us, card.stream_launch_us) << name;
+  }
 }
 
 TEST(TimelineTest, ADeviceWorksWhileTheHostLaunchesAndPreparesTheNextStep) {
   Timeline timeline;
   // The host is slower: its launches end the step.
-  EXPECT_EQ(timeline.Add(1000, {10, 100, 30}), 1110);
+  EXPECT_EQ(timeline.Add(1000, {10, 100, 30, 1}), 1110);
   // Prepared while the step before runs; the device goes on without a gap.
-  EXPECT_EQ(timeline.Add(1020, {10, 20, 500}), 1620);
-  EXPECT_EQ(timeline.Add(1120, {10, 20, 500}), 2120);
+  EXPECT_EQ(timeline.Add(1020, {10, 20, 500, 1}), 1620);
+  EXPECT_EQ(timeline.Add(1120, {10, 20, 500, 1}), 2120);
   // Idle since.
-  EXPECT_EQ(timeline.Add(5000, {10, 20, 500}), 5510);
+  EXPECT_EQ(timeline.Add(5000, {10, 20, 500, 1}), 5510);
 }
 
 }  // namespace
