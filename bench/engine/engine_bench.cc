@@ -1,13 +1,18 @@
 // What the engine itself costs, on a simulated device that takes no time: the engine thread's part of a step,
 // the rate of scheduling and output together, and the prefix cache. One JSON object a line.
+//
+//   engine-bench           everything, seven rounds for the prefix cache's share of the thread's time
+//   engine-bench ROUNDS    these alone, so many (4 s each)
 #include <time.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
@@ -117,14 +122,11 @@ void MeasurePrefixCache() {
   double publish_us = 0, miss_us = 0, hit_us = 0;
   for (const std::vector<TokenId>& prompt : prompts) {
     double begin_us = NowUs();
-    PrefixCache::Match match = cache.Find("", prompt);
+    const PrefixCache::Match match = cache.Find("", prompt);
     miss_us += NowUs() - begin_us;
     const std::vector<BlockId> blocks = pool.Allocate(kBlocks);
     begin_us = NowUs();
-    for (int32_t b = 0; b < kBlocks; ++b) {
-      match.node = cache.Publish(
-          match.node, absl::MakeConstSpan(prompt).subspan(b * kBlockTokens, kBlockTokens), blocks[b]);
-    }
+    cache.Publish(match.node, prompt, blocks);
     publish_us += NowUs() - begin_us;
     pool.Release(blocks);
   }
@@ -175,70 +177,99 @@ class TimedDevice : public Backend {
   SimulatedBackend device_;
 };
 
-struct ThreadTimes {
-  double busy_us;  // a step, without the device's
-  double wall_us;
-};
-
 // The engine thread at the pace of a simulated H200: 256 sequences run, and each that ends is replaced by one
 // with a prompt that nobody had before.
-ThreadTimes RunUnshared(bool prefix_cache) {
-  TimedDevice device(kConfig);
-  MetricsRegistry registry;
-  EngineMetrics metrics(&registry);
-  EngineConfig config = kConfig;
-  config.policy.prefix_cache = prefix_cache;
-  int32_t ended = 0;
-  EngineCore core(config, &device, RealClock(), &metrics, [&](const std::vector<OutputItem>& items) {
-    for (const OutputItem& item : items) ended += item.has_end;
-  });
-  SequenceId last_id = 0;
-  const auto add = [&] {
+class UnsharedLoad {
+ public:
+  explicit UnsharedLoad(bool prefix_cache)
+      : config_(Config(prefix_cache)),
+        device_(config_),
+        core_(config_, &device_, RealClock(), &metrics_, [this](const std::vector<OutputItem>& items) {
+          for (const OutputItem& item : items) ended_ += item.has_end;
+        }) {
+    for (int32_t i = 0; i < kRunning; ++i) Add();
+  }
+
+  // Until one step more was collected.
+  void Step() {
+    for (; ended_ > 0; --ended_) Add();
+    const double begin_us = ThreadUs() - device_.busy_us;
+    const int64_t steps = core_.totals().steps;
+    while (core_.totals().steps == steps) RIDGE_CHECK(core_.RunOnce().value());
+    busy_us_ += ThreadUs() - device_.busy_us - begin_us;
+  }
+
+  // Of the thread, without the device's.
+  double TakeBusyUs() { return std::exchange(busy_us_, 0); }
+
+ private:
+  static EngineConfig Config(bool prefix_cache) {
+    EngineConfig config = kConfig;
+    config.policy.prefix_cache = prefix_cache;
+    return config;
+  }
+
+  void Add() {
     auto sequence = std::make_unique<Sequence>();
-    sequence->id = ++last_id;
+    sequence->id = ++last_id_;
     for (int32_t i = 0; i < 512; ++i)
       sequence->spec.prompt.push_back(
-          static_cast<TokenId>((last_id * 997 + static_cast<SequenceId>(i) * 7) % 150'000));
-    sequence->spec.max_tokens = 64 + static_cast<int32_t>(last_id % 128);
+          static_cast<TokenId>((last_id_ * 997 + static_cast<SequenceId>(i) * 7) % 150'000));
+    sequence->spec.max_tokens = 64 + static_cast<int32_t>(last_id_ % 128);
     sequence->output = std::make_shared<OutputStream>();
-    core.Add(std::move(sequence));
-  };
+    core_.Add(std::move(sequence));
+  }
+
+  const EngineConfig config_;
+  TimedDevice device_;
+  MetricsRegistry registry_;
+  EngineMetrics metrics_{&registry_};
+  EngineCore core_;
+  int32_t ended_ = 0;
+  SequenceId last_id_ = 0;
+  double busy_us_ = 0;
+};
+
+// What the prefix cache takes of the engine thread's time where it finds nothing: an engine with and one
+// without take turns, a step each, so that both see the same moments of the machine.
+void MeasureCacheShare(int rounds) {
+  UnsharedLoad with(true), without(false);
   const auto run = [&](int steps) {
     for (int i = 0; i < steps; ++i) {
-      for (; ended > 0; --ended) add();
-      RIDGE_CHECK(core.RunOnce().value());
+      with.Step();
+      without.Step();
     }
   };
-  for (int32_t i = 0; i < kRunning; ++i) add();
-  run(150);
-  constexpr int kSteps = 250;
-  const double busy_us = ThreadUs() - device.busy_us, wall_us = NowUs();
-  run(kSteps);
-  return {(ThreadUs() - device.busy_us - busy_us) / kSteps, (NowUs() - wall_us) / kSteps};
-}
-
-// What the prefix cache takes of the engine thread's time where it finds nothing.
-void MeasureCacheShare() {
+  run(200);  // until blocks are evicted
+  with.TakeBusyUs();
+  without.TakeBusyUs();
   std::vector<double> shares;
-  for (int round = 0; round < 5; ++round) {
-    const ThreadTimes with = RunUnshared(true), without = RunUnshared(false);
-    shares.push_back((with.busy_us - without.busy_us) / with.wall_us);
-    std::printf("{\"busy_us\": %.1f, \"busy_us_without_cache\": %.1f, \"step_us\": %.0f}\n", with.busy_us,
-                without.busy_us, with.wall_us);
+  for (int round = 0; round < rounds; ++round) {
+    constexpr int kSteps = 250;
+    const double begin_us = NowUs();
+    run(kSteps);
+    const double wall_us = NowUs() - begin_us, with_us = with.TakeBusyUs(), without_us = without.TakeBusyUs();
+    shares.push_back((with_us - without_us) / wall_us);
+    std::printf("{\"busy_us\": %.1f, \"busy_us_without_cache\": %.1f, \"step_us\": %.0f}\n", with_us / kSteps,
+                without_us / kSteps, wall_us / kSteps);
   }
   std::sort(shares.begin(), shares.end());
-  std::printf("{\"prefix_cache_share\": %.5f, \"lowest\": %.5f, \"highest\": %.5f}\n", shares[2], shares[0],
-              shares[4]);
+  std::printf("{\"prefix_cache_share\": %.5f, \"lowest\": %.5f, \"highest\": %.5f}\n",
+              shares[shares.size() / 2], shares.front(), shares.back());
 }
 
 }  // namespace
 }  // namespace ridge::worker
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    ridge::worker::MeasureCacheShare(std::max(std::atoi(argv[1]), 1));
+    return 0;
+  }
   ridge::worker::MeasureStep(true);
   ridge::worker::MeasureStep(false);
   ridge::worker::MeasureEngine();
   ridge::worker::MeasurePrefixCache();
-  ridge::worker::MeasureCacheShare();
+  ridge::worker::MeasureCacheShare(7);
   return 0;
 }

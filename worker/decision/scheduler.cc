@@ -77,6 +77,11 @@ void Scheduler::OnCollected(Sequence* sequence, int32_t rows) {
   if (sequence->state != SequenceState::kFinished) memory_.Publish(sequence);
 }
 
+void Scheduler::PrefetchCollected(const ScheduledStep& step) const {
+  for (size_t i = 0; i < step.sequences.size(); ++i)
+    memory_.PrefetchPublish(*step.sequences[i], step.plan.segments[i].num_rows);
+}
+
 void Scheduler::Settle(Sequence* sequence) {
   if (sequence->steps_in_flight > 0) return;
   if (sequence->state == SequenceState::kFinished) {

@@ -69,6 +69,9 @@ class Scheduler {
   // it gave is added to the sequence. Its full blocks become known to the prefix cache.
   void OnCollected(Sequence* sequence, int32_t rows);
 
+  // What OnCollected will need of the step's sequences is asked of memory, for all of them together.
+  void PrefetchCollected(const ScheduledStep& step) const;
+
   // To be called when a sequence may have become free of steps in flight: one that was removed gives slot and
   // blocks back, one that was preempted waits again. Otherwise does nothing.
   void Settle(Sequence* sequence);

@@ -4,6 +4,7 @@
 // from its inbox until it is destroyed; nothing else reads it. States and invariants: docs/contracts.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -166,6 +167,17 @@ struct Sequence {
   // A prompt's or a collected token.
   TokenId token(int32_t position) const {
     return position < prompt_tokens() ? spec.prompt[position] : generated[position - prompt_tokens()];
+  }
+  // The same for positions [begin, end).
+  void CopyTokens(int32_t begin, int32_t end, std::vector<TokenId>* tokens) const {
+    const int32_t prompt = prompt_tokens();
+    tokens->clear();
+    if (begin < prompt)
+      tokens->assign(spec.prompt.begin() + begin, spec.prompt.begin() + std::min(end, prompt));
+    if (end > prompt) {
+      tokens->insert(tokens->end(), generated.begin() + (std::max(begin, prompt) - prompt),
+                     generated.begin() + (end - prompt));
+    }
   }
   // Log-probabilities of the prompt that are still to be collected: all tokens but the first have one.
   bool wants_scores() const { return spec.prompt_logprobs && scored_tokens < prompt_tokens() - 1; }

@@ -1,6 +1,5 @@
 #include "worker/decision/sequence_memory.h"
 
-#include <array>
 #include <utility>
 #include <vector>
 
@@ -89,17 +88,21 @@ void SequenceMemory::Publish(Sequence* sequence) {
     sequence->chain = {0, sequence->spec.cache_salt};
     sequence->chain_borrows = false;
   }
-  cache_->Prefetch(absl::MakeConstSpan(sequence->blocks)
-                       .subspan(static_cast<size_t>(sequence->published_blocks),
-                                static_cast<size_t>(full_blocks - sequence->published_blocks)));
-  for (; sequence->published_blocks < full_blocks; ++sequence->published_blocks) {
-    std::array<TokenId, kBlockTokens> tokens;
-    for (int32_t i = 0; i < kBlockTokens; ++i)
-      tokens[i] = sequence->token(sequence->published_blocks * kBlockTokens + i);
-    const BlockId block = sequence->blocks[sequence->published_blocks];
-    sequence->chain = cache_->Publish(sequence->chain, tokens, block);
-    sequence->chain_borrows |= sequence->chain.block != block;
-  }
+  const auto new_blocks = absl::MakeConstSpan(sequence->blocks)
+                              .subspan(static_cast<size_t>(sequence->published_blocks),
+                                       static_cast<size_t>(full_blocks - sequence->published_blocks));
+  sequence->CopyTokens(sequence->published_blocks * kBlockTokens, full_blocks * kBlockTokens, &tokens_);
+  PrefixCache::Published published = cache_->Publish(sequence->chain, tokens_, new_blocks);
+  sequence->chain = std::move(published.node);
+  sequence->chain_borrows |= published.borrows;
+  sequence->published_blocks = full_blocks;
+}
+
+void SequenceMemory::PrefetchPublish(const Sequence& sequence, int32_t rows) const {
+  const int32_t full_blocks = (sequence.collected_rows + rows) / kBlockTokens;
+  if (prefix_cache_ && full_blocks == sequence.published_blocks + 1 &&
+      full_blocks <= static_cast<int32_t>(sequence.blocks.size()))
+    cache_->Prefetch(sequence.blocks[static_cast<size_t>(sequence.published_blocks)]);
 }
 
 int32_t SequenceMemory::WantedBlocks(const Sequence& sequence, bool to_limit, int32_t padded_tokens) const {

@@ -51,6 +51,9 @@ class SequenceMemory {
   // before too, where another's block of the chain that they continue was evicted meanwhile.
   void Publish(Sequence* sequence);
 
+  // Asks memory for what Publish will need when so many rows more are collected.
+  void PrefetchPublish(const Sequence& sequence, int32_t rows) const;
+
   int32_t available_blocks() const { return pool_->available_blocks(); }
   const PrefixCounters& counters() const { return counters_; }
 
@@ -71,6 +74,7 @@ class SequenceMemory {
   BlockPool* const pool_;
   PrefixCache* const cache_;
   PrefixCounters counters_;
+  std::vector<TokenId> tokens_;  // of the blocks that are published
   // The sequence that was refused last, and how many blocks it lacked then: it is not looked up again before
   // so many are there.
   SequenceId refused_ = 0;

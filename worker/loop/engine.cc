@@ -184,6 +184,7 @@ class Engine::Impl {
   }
 
   bool RunOnce() {
+    const int64_t steps = core_.totals().steps;
     core_.BeginSteps();
     TakeLoad();  // who was admitted does not wait any more, however long the step takes
     absl::StatusOr<bool> worked = core_.FinishStep();
@@ -196,7 +197,7 @@ class Engine::Impl {
     absl::MutexLock lock(&mutex_);
     const bool rests = load_.running == 0 && load_.queued == 0;
     working_ = *worked || !rests;
-    if (*worked || rests) progress_ns_ = clock_->NowNs();
+    if (core_.totals().steps > steps || rests) progress_ns_ = clock_->NowNs();
     return *worked;
   }
 

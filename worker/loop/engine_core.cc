@@ -177,6 +177,7 @@ absl::Status EngineCore::CollectStep() {
   std::vector<OutputItem> items;
   items.reserve(result->outputs.size());
   OutputReader outputs(*result);
+  scheduler_.PrefetchCollected(flight.step);
   for (size_t i = 0; i < flight.step.sequences.size(); ++i) {
     Sequence* sequence = flight.step.sequences[i];
     const Segment& segment = flight.step.plan.segments[i];

@@ -22,8 +22,7 @@ std::vector<BlockId> BlockPool::Allocate(int32_t count) {
       block = free_.back();
       free_.pop_back();
     } else {
-      block = idle_head_;
-      UnlinkIdle(block);
+      block = TakeIdle();
       blocks_[block].kept = false;
     }
     blocks_[block].readers = 1;
@@ -52,7 +51,7 @@ bool BlockPool::AllocateRun(int32_t count, std::vector<BlockId>* taken) {
 void BlockPool::AddReader(BlockId block) {
   Block& state = blocks_[block];
   RIDGE_CHECK(state.readers > 0 || state.kept);
-  if (state.readers == 0) UnlinkIdle(block);
+  if (state.readers == 0) --num_idle_;
   ++state.readers;
 }
 
@@ -74,18 +73,22 @@ void BlockPool::Keep(BlockId block) {
 }
 
 void BlockPool::AppendIdle(BlockId block) {
-  blocks_[block].previous = idle_tail_;
-  blocks_[block].next = -1;
-  (idle_tail_ >= 0 ? blocks_[idle_tail_].next : idle_head_) = block;
-  idle_tail_ = block;
+  idle_.push_back({block, ++blocks_[block].releases});
   ++num_idle_;
+  // Blocks that are found again and again leave more behind than there are.
+  if (idle_.size() > 2 * blocks_.size()) std::erase_if(idle_, [this](const Idle& i) { return !IsIdle(i); });
 }
 
-void BlockPool::UnlinkIdle(BlockId block) {
-  const Block& state = blocks_[block];
-  (state.previous >= 0 ? blocks_[state.previous].next : idle_head_) = state.next;
-  (state.next >= 0 ? blocks_[state.next].previous : idle_tail_) = state.previous;
-  --num_idle_;
+BlockId BlockPool::TakeIdle() {
+  constexpr size_t kAhead = 8;
+  for (;;) {
+    const Idle idle = idle_.front();
+    idle_.pop_front();
+    if (idle_.size() > kAhead) Prefetch(idle_[kAhead].block);
+    if (!IsIdle(idle)) continue;
+    --num_idle_;
+    return idle.block;
+  }
 }
 
 void BlockPool::CheckInvariant(absl::Span<const int32_t> readers) const {
@@ -96,9 +99,10 @@ void BlockPool::CheckInvariant(absl::Span<const int32_t> readers) const {
     ++listed[block];
   }
   int32_t idle = 0;
-  for (BlockId block = idle_head_; block >= 0; block = blocks_[block].next) {
-    RIDGE_CHECK(blocks_[block].kept && ++idle <= num_idle_);
-    ++listed[block];
+  for (const Idle& entry : idle_) {
+    if (!IsIdle(entry)) continue;
+    ++idle;
+    ++listed[entry.block];
   }
   RIDGE_CHECK(idle == num_idle_);
   for (BlockId block = 0; block < num_blocks(); ++block) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -57,6 +58,9 @@ class BlockPool {
   // From now on an owned block becomes idle rather than free.
   void Keep(BlockId block);
 
+  // Asks memory for what is known of a block.
+  void Prefetch(BlockId block) const { __builtin_prefetch(&blocks_[block]); }
+
   // Aborts where the invariant does not hold, or where `readers`, by block, is not what the readers count
   // themselves. Linear in the number of blocks.
   void CheckInvariant(absl::Span<const int32_t> readers) const;
@@ -65,19 +69,25 @@ class BlockPool {
   struct Block {
     int32_t readers = 0;
     bool kept = false;
-    // Neighbours on the idle list; -1 at its ends.
-    BlockId previous = -1;
-    BlockId next = -1;
+    uint32_t releases = 0;  // how often it became idle
+  };
+  // A block that became idle. One that was taken meanwhile stands in the line no less, and is passed over.
+  struct Idle {
+    BlockId block;
+    uint32_t releases;
   };
 
   void AppendIdle(BlockId block);
-  void UnlinkIdle(BlockId block);
+  BlockId TakeIdle();
+  bool IsIdle(const Idle& idle) const {
+    const Block& state = blocks_[idle.block];
+    return state.readers == 0 && state.kept && state.releases == idle.releases;
+  }
 
   std::vector<Block> blocks_;
   std::vector<BlockId> free_;  // a stack: the block freed last is warm and goes first
-  BlockId idle_head_ = -1;
-  BlockId idle_tail_ = -1;
-  int32_t num_idle_ = 0;
+  std::deque<Idle> idle_;      // released first, first
+  int32_t num_idle_ = 0;       // of them, without those that are passed over
   std::function<void(absl::Span<const BlockId>)> on_eviction_ = [](absl::Span<const BlockId>) {};
 };
 

@@ -2,7 +2,7 @@
 //
 // A full block is known by the chain of token ids that leads up to its end, and by the salt of who may share
 // it. A chain is a path of nodes: each names its parent and holds its own block's ids. A look-up compares
-// these ids (the hash only finds the candidate), so that a hit is never another text's memory. What a block
+// these ids (a hash only finds the candidate), so that a hit is never another text's memory. What a block
 // holds depends on the tokens before its end alone, and so a hit gives the bits that computing it again would
 // give.
 //
@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "worker/backend/step_plan.h"
 #include "worker/memory/block_pool.h"
@@ -47,36 +46,59 @@ class PrefixCache {
   // Whether a look-up still finds the way to this node: no block of its chain was evicted.
   bool IsReachable(const ChainNode& node) const;
 
-  // Makes a full block of kBlockTokens tokens findable as the continuation of `parent`; to be called after
-  // the step that wrote it was collected, while it is owned. Returns the chain's new node: an older one where
-  // the same continuation is there already, and the block is then not kept.
-  ChainNode Publish(const ChainNode& parent, absl::Span<const TokenId> tokens, BlockId block);
+  struct Published {
+    ChainNode node;        // of the last block
+    bool borrows = false;  // a node on the way is another block's
+  };
+  // Makes full blocks, of kBlockTokens of `tokens` each, findable as the continuation of `parent`, which was
+  // not evicted; to be called after the step that wrote them was collected, while they are owned. Where the
+  // same continuation is there already, the chain goes on from that node, and the block is not kept.
+  Published Publish(const ChainNode& parent, absl::Span<const TokenId> tokens,
+                    absl::Span<const BlockId> blocks);
 
-  // Asks memory for what Publish writes of these blocks, which nobody may have looked at for long.
-  void Prefetch(absl::Span<const BlockId> blocks) const;
+  // Asks memory for what Publish will write of a block.
+  void Prefetch(BlockId block) const;
 
-  int64_t cached_blocks() const { return static_cast<int64_t>(index_.size()); }
+  int64_t cached_blocks() const { return cached_blocks_; }
   int64_t evictions() const { return evictions_; }
 
  private:
-  // What a kept block holds.
-  struct Node {
-    uint64_t hash = 0;  // of parent, salt and tokens
-    uint64_t id = 0;    // 0: the block is not kept
+  // What a kept block holds; two lines of the processor's caches.
+  struct alignas(64) Node {
+    uint64_t id = 0;  // 0: the block is not kept
     uint64_t parent = 0;
     BlockId parent_block = -1;
+    // Most nodes have one continuation: it is known here. Others are found by their hash, as chains' first
+    // blocks are.
+    BlockId child = -1;
+    int32_t indexed_children = 0;
+    bool is_indexed = false;
+    uint64_t hash = 0;  // of parent, salt and tokens, where it is indexed
     std::array<TokenId, kBlockTokens> tokens;
   };
+  // Of the open-addressed index: a place holds a block, at the end of its hash or as soon after it as there
+  // was room, so that all of them stand in a row.
+  struct Place {
+    uint32_t tag = 0;    // the end of the hash
+    BlockId block = -1;  // -1: nothing
+  };
 
-  static uint64_t HashOf(const ChainNode& parent, absl::Span<const TokenId> tokens);
-  bool Continues(BlockId block, const ChainNode& parent, absl::Span<const TokenId> tokens) const;
+  size_t PlaceOf(uint64_t hash) const { return hash & (index_.size() - 1); }
+  size_t After(size_t place) const { return (place + 1) & (index_.size() - 1); }
+  // The kept block that continues `parent`, which is kept too, with these tokens; -1: none.
+  BlockId Lookup(const ChainNode& parent, const TokenId* tokens) const;
+  void Insert(const ChainNode& parent, const TokenId* tokens, BlockId block);
+  void Erase(BlockId block);
+  void AddToIndex(BlockId block);
+  void RemoveFromIndex(BlockId block);
   void Forget(absl::Span<const BlockId> blocks);
 
   BlockPool* const pool_;
-  uint64_t next_id_ = 1;  // never reused: what continued an evicted block is not found again
-  absl::flat_hash_map<uint64_t, BlockId> index_;  // of kept blocks, by hash
-  std::vector<Node> nodes_;                       // of each block
-  std::vector<std::string> salts_;                // of the blocks that begin a chain
+  uint64_t next_id_ = 1;            // never reused: what continued an evicted block is not found again
+  std::vector<Place> index_;        // a power of two, at least twice as many as there are blocks
+  std::vector<Node> nodes_;         // of each block
+  std::vector<std::string> salts_;  // of the blocks that begin a chain
+  int64_t cached_blocks_ = 0;
   int64_t evictions_ = 0;
 };
 

@@ -1,6 +1,9 @@
 #include "worker/memory/prefix_cache.h"
 
+#include <algorithm>
 #include <numeric>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -21,11 +24,9 @@ std::vector<TokenId> Tokens(int32_t count, TokenId first = 0) {
 // Publishes the whole blocks of `tokens`.
 void Publish(PrefixCache* cache, const std::string& salt, const std::vector<TokenId>& tokens,
              const std::vector<BlockId>& blocks) {
-  ChainNode node{0, salt};
-  for (size_t i = 0; (i + 1) * kBlockTokens <= tokens.size(); ++i) {
-    node =
-        cache->Publish(node, absl::MakeConstSpan(tokens).subspan(i * kBlockTokens, kBlockTokens), blocks[i]);
-  }
+  const size_t count = tokens.size() / kBlockTokens;
+  cache->Publish({0, salt}, absl::MakeConstSpan(tokens).first(count * kBlockTokens),
+                 absl::MakeConstSpan(blocks).first(count));
 }
 
 TEST(PrefixCache, FindsTheWholeBlocksThatTwoTextsShare) {
@@ -74,6 +75,38 @@ TEST(PrefixCache, AnEvictedBlockIsNotFoundAgainNorWhatCameAfterIt) {
   const auto fresh = pool.Allocate(2);  // the free one, and the tail
   EXPECT_EQ(cache.evictions(), 1);
   EXPECT_THAT(cache.Find("", Tokens(32)).blocks, ElementsAre(blocks[0]));
+}
+
+TEST(PrefixCache, LongTextsArePublishedInAnyPieces) {
+  constexpr int32_t kBlocks = 200;
+  std::mt19937 random(4);
+  for (int round = 0; round < 20; ++round) {
+    BlockPool pool(4 * kBlocks);
+    PrefixCache cache(&pool);
+    // Two texts that part at a random block, each in pieces.
+    const int32_t shared = static_cast<int32_t>(random() % kBlocks);
+    std::vector<std::vector<TokenId>> texts(2, Tokens(kBlocks * kBlockTokens));
+    for (size_t i = static_cast<size_t>(shared * kBlockTokens); i < texts[1].size(); ++i) texts[1][i] += 9;
+    std::vector<std::vector<BlockId>> blocks;
+    for (const std::vector<TokenId>& text : texts) {
+      blocks.push_back(pool.Allocate(kBlocks));
+      ChainNode node{0, "salt"};
+      for (size_t begin = 0; begin < kBlocks;) {
+        const size_t count = std::min<size_t>(1 + random() % 90, kBlocks - begin);
+        const PrefixCache::Published published =
+            cache.Publish(node, absl::MakeConstSpan(text).subspan(begin * kBlockTokens, count * kBlockTokens),
+                          absl::MakeConstSpan(blocks.back()).subspan(begin, count));
+        EXPECT_EQ(published.borrows, blocks.size() == 2 && static_cast<int32_t>(begin) < shared);
+        node = published.node;
+        begin += count;
+      }
+    }
+    EXPECT_EQ(cache.cached_blocks(), 2 * kBlocks - shared);
+    EXPECT_EQ(cache.Find("salt", texts[0]).blocks, blocks[0]);
+    std::vector<BlockId> expected(blocks[0].begin(), blocks[0].begin() + shared);
+    expected.insert(expected.end(), blocks[1].begin() + shared, blocks[1].end());
+    EXPECT_EQ(cache.Find("salt", texts[1]).blocks, expected);
+  }
 }
 
 TEST(PrefixCache, OfTwoEqualBlocksTheFirstIsKept) {
