@@ -107,13 +107,12 @@ __global__ void __launch_bounds__(kThreads)
   const int row = blockIdx.y, part = blockIdx.x;
   const SampleRow target = args.rows[row];
   if (target.slot < 0) return;
-  const uint64_t row_best = RowBest(buffers.part_best + row * buffers.parts, buffers.parts);
-  const RowSampler sampler(args.slots[target.slot], target, row_best);
+  const RowSampler sampler(args, buffers, row, target);
   if (sampler.greedy) return;
   const uint64_t threshold = sampler.Filters() ? buffers.threshold[row] : kNoCandidate;
   const float* logits = RowLogits(args, row, target);
   // Most ids are ruled out by the top one's draw before their noise is computed, many before their word is.
-  const int32_t top = CandidateId(row_best);
+  const int32_t top = CandidateId(sampler.best);
   float best_value = __fadd_rn(sampler.max_x, GumbelFromWord(NoiseWords(sampler, top)[top & 3]));
   uint64_t best = kNoCandidate;
   for (int first = part * kPart + 4 * threadIdx.x; first < min((part + 1) * kPart, args.vocab);
@@ -240,10 +239,9 @@ __global__ void __launch_bounds__(kThreads)
   const int row = blockIdx.x;
   const SampleRow target = args.rows[row];
   if (target.slot < 0) return;
-  const uint64_t top = RowBest(buffers.part_best + row * buffers.parts, buffers.parts);
-  const RowSampler sampler(args.slots[target.slot], target, top);
+  const RowSampler sampler(args, buffers, row, target);
   const uint64_t chosen =
-      sampler.greedy ? top : RowBest(buffers.part_draw + row * buffers.parts, buffers.parts);
+      sampler.greedy ? sampler.best : RowBest(buffers.part_draw + row * buffers.parts, buffers.parts);
   const bool scored = target.target >= 0;
   const int32_t token = scored ? target.target : CandidateId(chosen);
   const bool reports = Reports(sampler.settings, target);

@@ -42,8 +42,7 @@ __global__ void __launch_bounds__(kSamplingThreads)
   const int row = blockIdx.y, part = blockIdx.x;
   const SampleRow target = args.rows[row];
   if (target.slot < 0) return;
-  const RowSampler sampler(args.slots[target.slot], target,
-                           RowBest(buffers.part_best + row * buffers.parts, buffers.parts));
+  const RowSampler sampler(args, buffers, row, target);
   if (!sampler.Filters()) return;
   static_assert(kSamplingThreads == kSamplingBuckets);
   const int own = threadIdx.x;
@@ -133,7 +132,7 @@ class Selection {
     const uint64_t total = Total(shared_.weights);
     const auto limit = static_cast<uint64_t>(
         __dmul_rn(static_cast<double>(sampler_.settings.top_p), static_cast<double>(total)));
-    if (limit == 0) return RowBest(buffers_.part_best + row_ * buffers_.parts, buffers_.parts);
+    if (limit == 0) return sampler_.best;
     const uint64_t before = Cross(shared_.weights, false, limit);
     return LastKept(shared_.crossing, Measure::kWeight, before, limit, top_k_threshold);
   }
@@ -322,8 +321,7 @@ __global__ void __launch_bounds__(kSelectThreads)
   const int row = blockIdx.x;
   const SampleRow target = args.rows[row];
   if (target.slot < 0) return;
-  const RowSampler sampler(args.slots[target.slot], target,
-                           RowBest(buffers.part_best + row * buffers.parts, buffers.parts));
+  const RowSampler sampler(args, buffers, row, target);
   if (!sampler.Filters()) return;
   const uint64_t threshold =
       Selection(args, buffers, row, RowLogits(args, row, target), sampler, &shared).Run();

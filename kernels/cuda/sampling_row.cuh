@@ -92,19 +92,25 @@ __device__ inline int NumTop(const SlotSampling& slot, const SampleRow& target) 
   return slot.logprobs != 0 ? slot.top_logprobs : 0;
 }
 
-// One row's settings with what follows from its largest logit.
+// One row's settings with what follows from its largest logit, once SliceStats has found that of each part.
 struct RowSampler {
+  uint64_t best;  // the largest logit
   SlotSampling settings;
   uint32_t position;
-  float max_x;    // largest logit / temperature
+  float max_x;    // of `best`: logit / temperature
   float least_x;  // of min_p
   bool greedy;    // takes the largest, or a known token
 
-  __device__ RowSampler(const SlotSampling& slot, const SampleRow& target, uint64_t best)
-      : settings(slot), position(static_cast<uint32_t>(target.position)) {
-    max_x = __fdiv_rn(CandidateValue(best), slot.temperature);
-    greedy = target.target >= 0 || slot.temperature == 0.0f || slot.top_k == 1 || !(fabsf(max_x) < INFINITY);
-    least_x = slot.min_p > 0.0f ? __fadd_rn(max_x, Log(slot.min_p)) : -INFINITY;
+  // Called by whole warps.
+  __device__ RowSampler(const SamplingArgs& args, const SamplingBuffers& buffers, int row,
+                        const SampleRow& target)
+      : best(RowBest(buffers.part_best + row * buffers.parts, buffers.parts)),
+        settings(args.slots[target.slot]),
+        position(static_cast<uint32_t>(target.position)) {
+    max_x = __fdiv_rn(CandidateValue(best), settings.temperature);
+    greedy = target.target >= 0 || settings.temperature == 0.0f || settings.top_k == 1 ||
+             !(fabsf(max_x) < INFINITY);
+    least_x = settings.min_p > 0.0f ? __fadd_rn(max_x, Log(settings.min_p)) : -INFINITY;
   }
 
   __device__ bool Filters() const { return !greedy && (settings.top_k > 0 || settings.top_p < 1.0f); }
