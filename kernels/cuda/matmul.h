@@ -118,7 +118,7 @@ struct MatmulDevice {
   bool has_wgmma;  // HasWgmma(); such cards have clusters of blocks, too
 };
 
-// Whether the card and the code in this binary have sm_90a's warpgroup instructions.
+// Whether the card, its driver and the code in this binary have what sm_90a's matmuls need.
 bool HasWgmma();
 
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device);

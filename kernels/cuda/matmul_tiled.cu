@@ -161,8 +161,8 @@ cudaError_t PrepareMatmulTiled() {
 }
 
 cudaError_t LaunchMatmulTiled(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
-  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr ||
-      args.output == MatmulOutput::kArgMax)
+  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr || args.unmerged.items != nullptr ||
+      args.output == MatmulOutput::kArgMax || args.output == MatmulOutput::kPartials)
     return cudaErrorInvalidValue;
   switch (plan.token_tile) {
     case Tokens32::kTokens:

@@ -354,7 +354,8 @@ int32_t CeilDivide(int32_t a, int32_t b) {
   return (a + b - 1) / b;
 }
 
-// Clusters of so many blocks that run at once.
+// Clusters of so many blocks that run at once; 0 where part of the card is another's and none fits into the
+// rest.
 template <int kTokens>
 int32_t MostClusters(int32_t blocks) {
   static const auto most = [] {
@@ -369,7 +370,7 @@ int32_t MostClusters(int32_t blocks) {
     }
     return counts;
   }();
-  return std::max(1, most[static_cast<size_t>(blocks)]);
+  return most[static_cast<size_t>(blocks)];
 }
 
 template <int kTokens>
@@ -379,6 +380,9 @@ cudaError_t Launch(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t 
   tiling.token_blocks = CeilDivide(args.m, kTokens);
   tiling.cluster_rows = tiling.row_blocks % kMaxCluster == 0 ? kMaxCluster : 1;
   tiling.cluster_tokens = tiling.token_blocks % kMaxCluster == 0 ? kMaxCluster : 1;
+  for (int* blocks : {&tiling.cluster_tokens, &tiling.cluster_rows}) {
+    if (MostClusters<kTokens>(tiling.cluster_rows * tiling.cluster_tokens) == 0) *blocks = 1;
+  }
   tiling.rows_first = args.n < args.m;
   MatmulMaps maps;
   cudaError_t error =
@@ -393,7 +397,8 @@ cudaError_t Launch(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t 
     const ClusterLaunch launch(grid, cluster, kThreads, Shape<kTokens>::kSharedBytes, stream);
     return cudaLaunchKernelEx(launch.config(), MatmulWgmmaKernel<kTokens, true>, maps, args, tiling);
   }
-  const dim3 grid(static_cast<unsigned>(std::min(clusters, MostClusters<kTokens>(cluster)) * cluster));
+  const dim3 grid(
+      static_cast<unsigned>(std::min(clusters, std::max(1, MostClusters<kTokens>(cluster))) * cluster));
   const ClusterLaunch launch(grid, cluster, kThreads, Shape<kTokens>::kSharedBytes, stream);
   return cudaLaunchKernelEx(launch.config(), MatmulWgmmaKernel<kTokens, false>, maps, args, tiling);
 }
@@ -406,7 +411,7 @@ bool HasWgmma() {
     cudaFuncAttributes attributes{};
     return GetDeviceInfo(&info) == cudaSuccess && info.capability == 90 &&
            cudaFuncGetAttributes(&attributes, MatmulWgmmaKernel<128, false>) == cudaSuccess &&
-           attributes.ptxVersion == 90;
+           attributes.ptxVersion == 90 && CanMapTensors();
   }();
   return has;
 }
@@ -421,8 +426,8 @@ cudaError_t PrepareMatmulWgmma() {
 }
 
 cudaError_t LaunchMatmulWgmma(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
-  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr ||
-      args.output == MatmulOutput::kArgMax || !HasWgmma())
+  if (args.m < 1 || args.k % kTileDepth != 0 || args.norm_x != nullptr || args.unmerged.items != nullptr ||
+      args.output == MatmulOutput::kArgMax || args.output == MatmulOutput::kPartials || !HasWgmma())
     return cudaErrorInvalidValue;
   if (plan.token_tile == 64) return Launch<64>(plan, args, stream);
   if (plan.token_tile == 128) return Launch<128>(plan, args, stream);

@@ -38,6 +38,10 @@ cudaError_t Encode(const Half* array, const cuuint64_t (&sizes)[kRank],
 
 }  // namespace
 
+bool CanMapTensors() {
+  return Encoder() != nullptr;
+}
+
 cudaError_t MapRows(const Half* x, int32_t rows, int32_t columns, int32_t box_rows, CUtensorMap* map) {
   constexpr uint32_t kBoxColumns = 64;
   return Encode<2>(x, {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},

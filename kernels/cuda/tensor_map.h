@@ -12,6 +12,9 @@
 
 namespace ridge::kernels::cuda {
 
+// Whether the driver makes such descriptions.
+bool CanMapTensors();
+
 // fp16 rows [rows][columns], 16-byte aligned, columns a multiple of 8. A box is `box_rows` rows of 64
 // columns: rows of 128 bytes whose 16-byte parts are swizzled by row % 8.
 [[nodiscard]] cudaError_t MapRows(const Half* x, int32_t rows, int32_t columns, int32_t box_rows,

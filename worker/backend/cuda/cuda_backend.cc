@@ -36,7 +36,7 @@ bool LaunchesBlock() {
 }
 
 absl::Status CheckModel(const ModelConfig& config) {
-  const auto unsupported = [&](const char* field, int32_t value, const char* what) {
+  const auto unsupported = [&](const char* field, int32_t value, const std::string& what) {
     return absl::UnimplementedError(
         absl::StrFormat("%s: a %s of %d is not supported on CUDA, only %s", config.name, field, value, what));
   };
@@ -47,6 +47,10 @@ absl::Status CheckModel(const ModelConfig& config) {
   }
   const int32_t group = config.num_heads / config.num_kv_heads;
   if (group > 16) return unsupported("group of query heads", group, "up to 16");
+  // Sampling's last kernel has 8 bytes a slice in the shared memory that every block may have.
+  constexpr int32_t kMaxVocabulary = 48 * 1024 / 8 * kernels::kVocabularySlice;
+  if (config.vocab_size > kMaxVocabulary)
+    return unsupported("vocab_size", config.vocab_size, absl::StrCat("up to ", kMaxVocabulary));
   return absl::OkStatus();
 }
 
