@@ -2,7 +2,7 @@
 // run.
 //
 // usage: cuda-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d
-// (decode), p (prefill), o (decode by one kernel where that is faster)] [FILTER]
+// (decode), p (prefill), o (decode by one kernel where that is faster)] [FILTER, as gate_up32,d8x16]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/bandwidth_probe.h"
 #include "kernels/cuda/device.h"
@@ -104,6 +105,11 @@ class Bench {
   const nlohmann::json& out() const { return out_; }
 
  private:
+  bool Wanted(const std::string& what) const {
+    return filter_.empty() ||
+           absl::StrContains(absl::StrCat(",", filter_, ","), absl::StrCat(",", what, ","));
+  }
+
   // Random fp16, so that neither compression nor zeros flatter.
   void Probe() {
     DeviceMemory data = DeviceMemory::Allocate(kProbeBytes, "probe").value();
@@ -163,9 +169,7 @@ class Bench {
     double step_us[2] = {0, 0};
     for (const Kind& kind : kinds) {
       for (int32_t m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096}) {
-        if ((kind.matrix == nullptr && m > 256) ||
-            (!filter_.empty() && filter_ != absl::StrCat(kind.name, m)))
-          continue;
+        if ((kind.matrix == nullptr && m > 256) || !Wanted(absl::StrCat(kind.name, m))) continue;
         std::vector<CudaMatrix> matrices;
         if (kind.matrix == nullptr) {
           matrices.push_back(weights.output());
@@ -173,12 +177,12 @@ class Bench {
           for (const CudaLayer& layer : weights.layers()) matrices.push_back(layer.*kind.matrix);
         }
         const CudaMatrix& first = matrices.front();
-        const cuda::MatmulPlan plan = cuda::PlanMatmul(m, first.n, first.k, device);
         // As in a step: the next norm adds the chunks.
+        const bool may_leave_chunks = kind.output == cuda::MatmulOutput::kResidual;
+        const cuda::MatmulPlan plan = cuda::PlanMatmul(
+            m, first.n, first.k, device, may_leave_chunks ? cuda::MatmulOutput::kPartials : kind.output);
         const cuda::MatmulOutput output =
-            kind.output == cuda::MatmulOutput::kResidual && cuda::TakesPartials(plan)
-                ? cuda::MatmulOutput::kPartials
-                : kind.output;
+            may_leave_chunks && cuda::TakesPartials(plan) ? cuda::MatmulOutput::kPartials : kind.output;
         for (const bool norm : {false, true}) {
           if (norm && (!kind.norm || !cuda::TakesNorm(plan, m, first.k))) continue;
           const double us = GraphMicros(stream_.get(),
@@ -246,8 +250,7 @@ class Bench {
     if (sections_.find('d') == std::string::npos) return;
     for (int32_t context : {16, 1024, 4096}) {
       for (int32_t batch : {1, 2, 4, 8, 32, 64}) {
-        if (filter_.empty() || filter_ == absl::StrCat("d", batch, "x", context))
-          Decode(backend.get(), config, batch, context);
+        if (Wanted(absl::StrCat("d", batch, "x", context))) Decode(backend.get(), config, batch, context);
       }
     }
   }
@@ -333,7 +336,7 @@ class Bench {
   }
 
   const std::string sections_;
-  const std::string filter_;  // "gate_up32": only this matmul and m
+  const std::string filter_;  // "gate_up32,d8x16": only these matmuls and m, batches and contexts
   const std::unique_ptr<WeightSource> source_;
   cuda::DeviceInfo device_;
   CudaStream stream_;

@@ -74,14 +74,14 @@ struct MatmulArgs {
 enum class MatmulKernel {
   kDecode,    // a warp a row tile and chunk; up to 32 rows of x
   kResident,  // a warp a row tile, all of x in shared memory; 17 to 32 rows
-  kBatch,     // a warp a row tile by sm_90a's instructions, x in shared memory; 9 to 64 rows
+  kBatch,     // a warp a row tile by sm_90a's instructions, x in shared memory; up to 64 rows
   kTiled,     // blocks of row tiles x tokens through a shared-memory pipeline
   kWgmma,     // the same by sm_90a's own instructions
 };
 
 struct MatmulPlan {
   MatmulKernel kernel;
-  int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kResident: 32; kBatch: 32, 64;
+  int32_t token_tile;  // rows of x a block (kDecode: 8, 16, 32; kResident: 32; kBatch: 8, 32, 64;
                        // kTiled: 32, 64, 128; kWgmma: 64, 128)
   int32_t row_tile;    // rows of W a block
   bool split_chunks;   // not kDecode: each block takes one chunk; their sums are added in ascending order
@@ -121,7 +121,9 @@ struct MatmulDevice {
 // Whether the card, its driver and the code in this binary have what sm_90a's matmuls need.
 bool HasWgmma();
 
-MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device);
+// kPartials as `output`: whoever reads y can add chunks, where the plan leaves any (TakesPartials).
+MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device,
+                      MatmulOutput output = MatmulOutput::kStore);
 
 // What a block of the batch kernel needs beside what it always has.
 inline constexpr int32_t kMatmulBatchStaticBytes = 1024;

@@ -1,15 +1,16 @@
-// The matmul of 9 to 64 rows by the warpgroup instructions of sm_90a, bound by the weights' way from memory:
+// The matmul of 5 to 64 rows by the warpgroup instructions of sm_90a, bound by the weights' way from memory:
 // they go straight to registers, and all of x that a block needs stays in shared memory.
 //
 // Geometry: a block has 1 or 3 warpgroups; a warp takes a tile of 16 rows of W as its quarter of the A
 // operand, and where the block has fewer tiles than warps, the others multiply zeros. With split chunks a
 // block has one chunk of K and four tiles, and either leaves its sums for whoever reads them (kPartials), or
-// adds them with the others' (matmul_stage.cuh); otherwise all of K, round after round. Tokens (32 or 64) are
-// the B operand. 8 steps of 16 columns are multiplied at a time, and then their registers take the weights
-// that come 2 to 4 times 8 steps later (4 KiB each a warp), the first of which are loaded before the kernel
-// waits. Each warp waits by itself for the first 256 columns of x, and then for all others: no barrier holds
-// the warps together. Shared memory: 2 bytes a token and column. Bytes: 2 n k, once, and x once a block from
-// L2. FLOPs: 2 m n k on m padded to 32 or 64. Reference: reference::Matmul, within rounding.
+// adds them with the others' (matmul_stage.cuh); otherwise all of K, round after round. Tokens (32 or 64)
+// are the B operand; 8 are that of mma.sync, whose warps do not wait for each other (split chunks alone). 8
+// steps of 16 columns are multiplied at a time, and then their registers take the weights that come 2 to 4
+// times 8 steps later (4 KiB each a warp), the first of which are loaded before the kernel waits. Each warp
+// waits by itself for the first 256 columns of x, and then for all others: no barrier holds the warps
+// together. Shared memory: 2 bytes a token and column. Bytes: 2 n k, once, and x once a block from L2. FLOPs:
+// 2 m n k on m padded to 32 or 64. Reference: reference::Matmul, within rounding.
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
@@ -74,6 +75,38 @@ __device__ void MultiplyPart(float (&c)[kTokens / 2], const uint4 (&weights)[kPa
   }
   WgmmaCommit();
   WgmmaWait<0>();
+}
+
+// Where a lane finds the fragments of 8 tokens: those of a stage's first two steps, and of its last two.
+struct TokenPlaces {
+  uint32_t half[2];
+
+  explicit __device__ TokenPlaces(int lane)
+      : half{TokenPlace(lane % 8, lane / 8), TokenPlace(lane % 8, 4 + lane / 8)} {}
+};
+
+// The same for 8 tokens by mma.sync. The weights of each step make room at once for those at `from`, as
+// LoadPart loads them.
+__device__ void MultiplyPart(float (&c)[4], uint4 (&weights)[kPartSteps], uint32_t x,
+                             const TokenPlaces& places, const uint4* from, int steps) {
+  uint32_t b[kPartSteps / 2][4];
+#pragma unroll
+  for (int i = 0; i < kPartSteps / 2; ++i)
+    LoadMatrices(b[i], x + i * 2 / kStageSteps * (8 * kTokenBytes) + places.half[i % 2]);
+  FragmentC sum = {{c[0], c[1], c[2], c[3]}};
+#pragma unroll
+  for (int i = 0; i < kPartSteps; ++i) {
+    const FragmentA a = {{weights[i].x, weights[i].y, weights[i].z, weights[i].w}};
+    Mma(sum, a, {{b[i / 2][i % 2 * 2], b[i / 2][i % 2 * 2 + 1]}});
+    LoadStreamingIf(weights[i], from + i * kWarpThreads, i < steps);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] = sum.x[i];
+  if (steps <= 0 || steps >= kPartSteps) return;
+#pragma unroll
+  for (int i = 0; i < kPartSteps; ++i) {
+    if (i >= steps) weights[i] = {};
+  }
 }
 
 // Zeros behind the first `steps`; without any, what was there stays. No select: it would wait for the loads.
@@ -162,8 +195,8 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
                        (int64_t{ahead_tile} * whole_depth + depth.begin) * kWarpThreads + lane;
   const int64_t to_next_tile =
       (int64_t{stride_tiles} * whole_depth - int64_t{parts} * kPartSteps) * kWarpThreads;
-  const auto load_ahead = [&](uint4(&weights)[kPartSteps]) {
-    LoadPart(weights, ahead, ahead_tile < num_tiles ? depth.steps - ahead_part * kPartSteps : 0);
+  const auto steps_ahead = [&] { return ahead_tile < num_tiles ? depth.steps - ahead_part * kPartSteps : 0; };
+  const auto advance = [&] {
     ahead += kPartSteps * kWarpThreads;
     if (++ahead_part < parts) return;
     ahead_part = 0;
@@ -172,7 +205,10 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
   };
   uint4 weights[kParts][kPartSteps] = {};
 #pragma unroll
-  for (int i = 0; i < kParts; ++i) load_ahead(weights[i]);
+  for (int i = 0; i < kParts; ++i) {
+    LoadPart(weights[i], ahead, steps_ahead());
+    advance();
+  }
   if (threadIdx.x < kTokens) best[threadIdx.x] = kNoCandidate;
   if (threadIdx.x < 2) InitBarrier(&arrived[threadIdx.x], blockDim.x);
   __syncthreads();
@@ -187,6 +223,7 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
     CopySlice<kTokens, kGroups * kGroupTiles>(args, depth, slice, x);
   ArriveWithCopies(&arrived[1]);
 
+  [[maybe_unused]] const TokenPlaces places(lane);
   int turn = 0;  // of the weights' registers
   for (bool first_round = true; round_tile < num_tiles; first_round = false, round_tile += stride_tiles) {
     float c[kTokenTiles * 4] = {};
@@ -203,8 +240,13 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
 #pragma unroll
       for (int i = 0; i < kParts; ++i) {
         if (i != turn) continue;
-        MultiplyPart<kTokens>(c, weights[i], columns);
-        load_ahead(weights[i]);
+        if constexpr (kTokens == 8) {
+          MultiplyPart(c, weights[i], columns, places, ahead, steps_ahead());
+        } else {
+          MultiplyPart<kTokens>(c, weights[i], columns);
+          LoadPart(weights[i], ahead, steps_ahead());
+        }
+        advance();
       }
       turn = turn + 1 < kParts ? turn + 1 : 0;
       if constexpr (!kSplit) {
@@ -252,6 +294,7 @@ Kernel KernelOf(int tokens, bool split, bool long_chunks) {
   if (!split)
     return tokens == 32 ? MatmulBatchKernel<32, kManyGroups, false, 3>
                         : MatmulBatchKernel<64, kManyGroups, false, 2>;
+  if (tokens == 8) return long_chunks ? MatmulBatchKernel<8, 1, true, 4> : MatmulBatchKernel<8, 1, true, 2>;
   if (long_chunks)
     return tokens == 32 ? MatmulBatchKernel<32, 1, true, 4> : MatmulBatchKernel<64, 1, true, 4>;
   return tokens == 32 ? MatmulBatchKernel<32, 1, true, 2> : MatmulBatchKernel<64, 1, true, 2>;
@@ -274,13 +317,12 @@ cudaError_t PrepareMatmulBatch() {
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  for (const int tokens : {32, 64}) {
-    for (Kernel kernel :
-         {KernelOf(tokens, false, false), KernelOf(tokens, true, false), KernelOf(tokens, true, true)}) {
-      if (error != cudaSuccess) return error;
-      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   shared - kMatmulBatchStaticBytes);
-    }
+  for (Kernel kernel : {KernelOf(32, false, false), KernelOf(64, false, false), KernelOf(8, true, false),
+                        KernelOf(32, true, false), KernelOf(64, true, false), KernelOf(8, true, true),
+                        KernelOf(32, true, true), KernelOf(64, true, true)}) {
+    if (error != cudaSuccess) return error;
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 shared - kMatmulBatchStaticBytes);
   }
   return error;
 }
@@ -288,8 +330,8 @@ cudaError_t PrepareMatmulBatch() {
 cudaError_t LaunchMatmulBatch(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
   const int tiles = plan.row_tile / kTileRows, groups = plan.split_chunks ? 1 : kManyGroups;
   if (args.m < 1 || args.m > plan.token_tile || args.k % kTileDepth != 0 || tiles > groups * kGroupTiles ||
-      (!plan.split_chunks && DotChunk(args.k) != kSliceColumns) || args.norm_x != nullptr ||
-      (args.output == MatmulOutput::kArgMax && plan.split_chunks) ||
+      (!plan.split_chunks && (DotChunk(args.k) != kSliceColumns || plan.token_tile == 8)) ||
+      args.norm_x != nullptr || (args.output == MatmulOutput::kArgMax && plan.split_chunks) ||
       (args.output == MatmulOutput::kPartials && !plan.split_chunks) || !HasWgmma())
     return cudaErrorInvalidValue;
   const auto chunks =

@@ -11,6 +11,9 @@ namespace {
 // end.
 constexpr int32_t kDecodeWarps = 8;
 constexpr int32_t kDecodeBlocksPerSm = 2;
+// Up to so many rows the batch kernel's chunks are a gain only where the next norm adds them, and it has so
+// many to read.
+constexpr int32_t kFewRows = 8, kMinPartialRows = 5;
 
 int32_t CeilDivide(int64_t a, int64_t b) {
   return static_cast<int32_t>((a + b - 1) / b);
@@ -89,7 +92,7 @@ MatmulPlan PlanBatch(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
   constexpr int32_t kMostTiles = 12, kSplitTiles = 4;
   MatmulPlan plan{};
   plan.kernel = MatmulKernel::kBatch;
-  plan.token_tile = m <= 32 ? 32 : 64;
+  plan.token_tile = m <= kFewRows ? 8 : m <= 32 ? 32 : 64;
   const int64_t tiles = NumRowTiles(n);
   if (DotChunk(k) == 256 && HasManyTiles(n, device)) {
     // As many rounds as full blocks need, then as few tiles as give these.
@@ -113,10 +116,11 @@ int32_t NumChunks(int32_t k) {
   return static_cast<int32_t>((k + DotChunk(k) - 1) / DotChunk(k));
 }
 
-MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
-  if (m > 8 && m <= 64 && device.has_wgmma) {
+MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device, MatmulOutput output) {
+  if (m >= kMinPartialRows && m <= 64 && device.has_wgmma) {
     const MatmulPlan plan = PlanBatch(m, n, k, device);
-    if (MatmulBatchSharedBytes(plan, k) <= device.shared_bytes_per_block - kMatmulBatchStaticBytes)
+    const bool gains = m > kFewRows || (output == MatmulOutput::kPartials && plan.split_chunks);
+    if (gains && MatmulBatchSharedBytes(plan, k) <= device.shared_bytes_per_block - kMatmulBatchStaticBytes)
       return plan;
   }
   // Above 16 rows a block of the decode kernel has a multiprocessor for itself: good for one round, and where

@@ -129,8 +129,10 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
         batch.push_back({MatmulKernel::kBatch, tokens, 16 * 12, false, (tiles + 11) / 12});
         batch.push_back({MatmulKernel::kBatch, 64, 16 * 5, false, 2});
       }
-      for (const int32_t cluster : {0, chunks > 1 ? chunks : 0})
+      for (const int32_t cluster : {0, chunks > 1 ? chunks : 0}) {
         batch.push_back({MatmulKernel::kBatch, tokens, 64, true, (tiles + 3) / 4 * chunks, cluster});
+        if (m <= 8) batch.push_back({MatmulKernel::kBatch, 8, 64, true, (tiles + 3) / 4 * chunks, cluster});
+      }
       for (const MatmulPlan& plan : batch) {
         if (MatmulBatchSharedBytes(plan, k) + kMatmulBatchStaticBytes <= Device().shared_bytes_per_block)
           plans.push_back(plan);
@@ -272,7 +274,7 @@ TEST_P(MatmulTest, ArgMaxIsThatOfThePlainRows) {
 
 TEST_P(MatmulTest, ChunkSumsThatAreLeftAddUpToThePlainRows) {
   const auto [n, k] = GetParam();
-  for (int m : {17, 32, 33, 64}) {
+  for (int m : {1, 5, 8, 17, 32, 33, 64}) {
     for (const MatmulPlan& plan : Plans(m)) {
       if (!TakesPartials(plan)) continue;
       const auto size = static_cast<size_t>(m) * n;

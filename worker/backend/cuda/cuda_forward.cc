@@ -76,7 +76,9 @@ int64_t CudaForward::MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) c
   for (const CudaMatrix& matrix :
        {layer.qkv, layer.attention_output, layer.gate_up, layer.down, weights_.output()}) {
     for (int32_t rows = 1; rows <= max_rows; ++rows) {
-      const cuda::MatmulPlan plan = cuda::PlanMatmul(rows, matrix.n, matrix.k, device_);
+      // As if any of them could leave chunks.
+      const cuda::MatmulPlan plan =
+          cuda::PlanMatmul(rows, matrix.n, matrix.k, device_, cuda::MatmulOutput::kPartials);
       bytes = std::max(bytes, cuda::MatmulWorkspaceBytes(plan, rows, matrix.n, matrix.k));
       *counter_bytes = std::max(*counter_bytes, cuda::MatmulCounterBytes(plan, rows, matrix.n));
     }
@@ -379,9 +381,12 @@ void CudaForward::Logits(const StepLayout& layout, const char* upload, float* ho
 void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm,
                            int32_t rows, cuda::MatmulArgs args, cudaStream_t stream) {
   if (cublas_ != nullptr) return MultiplyByLibrary(name, matrix, input, norm, rows, args, stream);
-  const cuda::MatmulPlan plan = cuda::PlanMatmul(rows, matrix.n, matrix.k, device_);
+  const bool may_leave_chunks =
+      args.output == cuda::MatmulOutput::kResidual && matrix.n <= cuda::kMaxPartialSize;
+  const cuda::MatmulPlan plan = cuda::PlanMatmul(
+      rows, matrix.n, matrix.k, device_, may_leave_chunks ? cuda::MatmulOutput::kPartials : args.output);
   args.x = input;
-  if (norm != nullptr && cuda::TakesNorm(plan, rows, matrix.k)) {
+  if (norm != nullptr && num_partials_ == 0 && cuda::TakesNorm(plan, rows, matrix.k)) {
     args.norm_x = residual_.as<float>();
     args.norm_weight = norm;
     args.norm_eps = config_.norm_eps;
@@ -389,8 +394,7 @@ void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Hal
     Norm(norm, nullptr, rows, stream);
     args.x = normed_.as<Half>();
   }
-  if (args.output == cuda::MatmulOutput::kResidual && cuda::TakesPartials(plan) &&
-      matrix.n <= cuda::kMaxPartialSize) {
+  if (may_leave_chunks && cuda::TakesPartials(plan)) {
     args.output = cuda::MatmulOutput::kPartials;
     num_partials_ = cuda::NumChunks(matrix.k);
     partial_rows_ = rows;

@@ -70,6 +70,19 @@ TEST(MatmulPlan, WarpgroupInstructionsTakeBatchesOfDecodeRows) {
   EXPECT_EQ(PlanMatmul(65, 1536, 8960, kH200).kernel, MatmulKernel::kWgmma);
 }
 
+TEST(MatmulPlan, FewRowsAreSplitWhereTheNextNormAddsTheirChunks) {
+  for (int32_t m : {5, 8}) {
+    const MatmulPlan o = PlanMatmul(m, 1536, 1536, kH200, MatmulOutput::kPartials);
+    EXPECT_EQ(o.ToString(), "batch rows=64 tokens=8 blocks=144 clusters");
+    EXPECT_TRUE(TakesPartials(o));
+    EXPECT_EQ(PlanMatmul(m, 1536, 1536, kH200).kernel, MatmulKernel::kDecode);
+    EXPECT_EQ(PlanMatmul(m, 1536, 1536, kA10, MatmulOutput::kPartials).kernel, MatmulKernel::kDecode);
+    // With tiles for all, blocks have all of K.
+    EXPECT_EQ(PlanMatmul(m, 17920, 1536, kH200, MatmulOutput::kPartials).kernel, MatmulKernel::kDecode);
+  }
+  EXPECT_EQ(PlanMatmul(4, 1536, 1536, kH200, MatmulOutput::kPartials).kernel, MatmulKernel::kDecode);
+}
+
 // What a block of a kernel may have on the cards with the least.
 TEST(MatmulPlan, NoBlockNeedsMoreSharedMemoryThanTheCardHas) {
   for (int32_t k : {576, 896, 1536, 2048, 4864, 8960}) {
