@@ -90,6 +90,9 @@ struct MatmulPlan {
   // 0: the last of them to end adds what all left in the workspace. kWgmma's clusters are of neighbouring
   // tiles, and its own.
   int32_t cluster = 0;
+  // kBatch: no two blocks share a multiprocessor. Else two might, while another has none, where blocks of the
+  // kernel before leave it last.
+  bool alone = false;
 
   std::string ToString() const;
 };

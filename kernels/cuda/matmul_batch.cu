@@ -28,6 +28,8 @@ constexpr int kGroupTiles = 4;  // of a warpgroup
 constexpr int kManyGroups = 3;  // of a block that has all of K
 constexpr int kPartSteps = 8;   // that are multiplied between loads
 constexpr int kSliceColumns = 256;
+// More than half of a multiprocessor's.
+constexpr int64_t kAloneBytes = 116 << 10;
 [[maybe_unused]] constexpr int kSliceParts = kSliceColumns / kTileDepth / kPartSteps;
 
 #if RIDGE_HAS_WGMMA
@@ -307,8 +309,9 @@ int32_t MatmulBatchSharedBytes(const MatmulPlan& plan, int32_t k) {
   constexpr int64_t kPartColumns = kPartSteps * kTileDepth;
   const int64_t stages = (columns + kPartColumns - 1) / kPartColumns * (kPartColumns / kStageDepth);
   const int64_t fold = int64_t{plan.token_tile} / 8 * kWarpgroupThreads * 16;
-  return static_cast<int32_t>(std::min<int64_t>(
-      std::max(stages * plan.token_tile * kTokenBytes, plan.split_chunks ? fold : 0), INT32_MAX));
+  const int64_t least = std::max(plan.split_chunks ? fold : 0, plan.alone ? kAloneBytes : 0);
+  return static_cast<int32_t>(
+      std::min<int64_t>(std::max(stages * plan.token_tile * kTokenBytes, least), INT32_MAX));
 }
 
 cudaError_t PrepareMatmulBatch() {

@@ -88,7 +88,7 @@ bool HasManyTiles(int32_t n, const MatmulDevice& device) {
   return NumRowTiles(n) >= 4 * int64_t{device.num_sms};
 }
 
-MatmulPlan PlanBatch(int32_t m, int32_t n, int32_t k, const MatmulDevice& device) {
+MatmulPlan PlanBatch(int32_t m, int32_t n, int32_t k, const MatmulDevice& device, MatmulOutput output) {
   constexpr int32_t kMostTiles = 12, kSplitTiles = 4;
   MatmulPlan plan{};
   plan.kernel = MatmulKernel::kBatch;
@@ -104,6 +104,10 @@ MatmulPlan PlanBatch(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
   plan.row_tile = kSplitTiles * kTileRows;
   plan.split_chunks = true;
   plan.blocks = CeilDivide(tiles, kSplitTiles) * NumChunks(k);
+  if (output == MatmulOutput::kPartials) {
+    plan.alone = plan.blocks <= device.num_sms;
+    return plan;
+  }
   // A cluster needs as many multiprocessors of one part of the card as its blocks fill.
   if (NumChunks(k) > 1 && 4 * MatmulBatchSharedBytes(plan, k) <= device.shared_bytes_per_block)
     plan.cluster = NumChunks(k);
@@ -118,7 +122,7 @@ int32_t NumChunks(int32_t k) {
 
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device, MatmulOutput output) {
   if (m >= kMinPartialRows && m <= 64 && device.has_wgmma) {
-    const MatmulPlan plan = PlanBatch(m, n, k, device);
+    const MatmulPlan plan = PlanBatch(m, n, k, device, output);
     const bool gains = m > kFewRows || (output == MatmulOutput::kPartials && plan.split_chunks);
     if (gains && MatmulBatchSharedBytes(plan, k) <= device.shared_bytes_per_block - kMatmulBatchStaticBytes)
       return plan;
@@ -163,6 +167,7 @@ std::string MatmulPlan::ToString() const {
   std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s", names[static_cast<int>(kernel)],
                 row_tile, token_tile, blocks,
                 cluster > 0    ? " clusters"
+                : alone        ? " split alone"
                 : split_chunks ? " split"
                                : "");
   return text;

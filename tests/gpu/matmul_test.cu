@@ -109,7 +109,8 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
 
   std::vector<MatmulPlan> Plans(int m) const {
     const auto [n, k] = GetParam();
-    std::vector<MatmulPlan> plans = {PlanMatmul(m, n, k, Device())};
+    std::vector<MatmulPlan> plans = {PlanMatmul(m, n, k, Device()),
+                                     PlanMatmul(m, n, k, Device(), MatmulOutput::kPartials)};
     for (int32_t token_tile : {32, 64, 128}) {
       const int32_t row_tile = token_tile == 128 ? 128 : 64;
       const auto chunks = static_cast<int32_t>((k + DotChunk(k) - 1) / DotChunk(k));

@@ -73,14 +73,25 @@ TEST(MatmulPlan, WarpgroupInstructionsTakeBatchesOfDecodeRows) {
 TEST(MatmulPlan, FewRowsAreSplitWhereTheNextNormAddsTheirChunks) {
   for (int32_t m : {5, 8}) {
     const MatmulPlan o = PlanMatmul(m, 1536, 1536, kH200, MatmulOutput::kPartials);
-    EXPECT_EQ(o.ToString(), "batch rows=64 tokens=8 blocks=144 clusters");
+    EXPECT_EQ(o.ToString(), "batch rows=64 tokens=8 blocks=144 split");
     EXPECT_TRUE(TakesPartials(o));
+    EXPECT_FALSE(o.alone);
     EXPECT_EQ(PlanMatmul(m, 1536, 1536, kH200).kernel, MatmulKernel::kDecode);
     EXPECT_EQ(PlanMatmul(m, 1536, 1536, kA10, MatmulOutput::kPartials).kernel, MatmulKernel::kDecode);
     // With tiles for all, blocks have all of K.
     EXPECT_EQ(PlanMatmul(m, 17920, 1536, kH200, MatmulOutput::kPartials).kernel, MatmulKernel::kDecode);
   }
   EXPECT_EQ(PlanMatmul(4, 1536, 1536, kH200, MatmulOutput::kPartials).kernel, MatmulKernel::kDecode);
+}
+
+TEST(MatmulPlan, BlocksThatLeaveChunksHaveAMultiprocessorEachWhereThereAreEnough) {
+  for (int32_t m : {8, 32, 64}) {
+    const MatmulPlan down = PlanMatmul(m, 1536, 8960, kH200, MatmulOutput::kPartials);
+    EXPECT_TRUE(down.alone) << m;
+    EXPECT_EQ(down.blocks, 120);
+    EXPECT_GT(2 * MatmulBatchSharedBytes(down, 8960), 228 << 10);
+    EXPECT_LE(MatmulBatchSharedBytes(down, 8960) + kMatmulBatchStaticBytes, kH200.shared_bytes_per_block);
+  }
 }
 
 // What a block of a kernel may have on the cards with the least.
