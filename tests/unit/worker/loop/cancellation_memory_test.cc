@@ -25,8 +25,8 @@ constexpr bool kMemoryIsTheProcesssOwn = false;  // sanitizers keep what was fre
 constexpr bool kMemoryIsTheProcesssOwn = true;
 #endif
 
-// What is allocated and not freed. The process keeps more of the system's memory: as much as the longest queue
-// of tokens took that the output thread ever had before it.
+// What is allocated and not freed. The process keeps more of the system's memory: as much as the longest
+// queue of tokens took that the output thread ever had before it.
 int64_t AllocatedBytes() {
   const struct mallinfo2 info = mallinfo2();
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
