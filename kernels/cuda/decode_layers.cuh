@@ -19,8 +19,10 @@ inline constexpr int kPieceSteps = kPieceSize / (kTileSize * 2);
 // Chunks of K that a matmul may have (order.h).
 inline constexpr int kMaxDotChunks = 8;
 inline constexpr int kSumSlots = 6;
-// Norm: half a warp a group of 256 columns.
+// Norm: half a warp a group of 256 columns of a row.
 inline constexpr int kNormHalves = kConsumers / kVirtualLanes;
+// Slots of the ring for one row, and where there are more (or no room).
+inline constexpr int kLongRing = 24, kShortRing = 20;
 
 __host__ __device__ constexpr int CeilDivide(int a, int b) {
   return (a + b - 1) / b;
@@ -41,12 +43,15 @@ struct MatrixShare {
   int stride;
   int units;
   int split_chunk;  // negative: whole
+  int reciprocal;   // of chunks: 2^16 / chunks, rounded up; exact for the tasks that a block has
 
   __host__ __device__ bool IsSplit() const { return split_chunk >= 0; }
   // Tasks are chains: one chunk of one tile each. A warp takes every kConsumerWarps'th.
   __host__ __device__ int Tasks() const { return IsSplit() ? units : units * chunks; }
-  __host__ __device__ int TaskUnit(int task) const { return IsSplit() ? task : task / chunks; }
-  __host__ __device__ int TaskChunk(int task) const { return IsSplit() ? split_chunk : task % chunks; }
+  __host__ __device__ int TaskUnit(int task) const { return IsSplit() ? task : task * reciprocal >> 16; }
+  __host__ __device__ int TaskChunk(int task) const {
+    return IsSplit() ? split_chunk : task - TaskUnit(task) * chunks;
+  }
   __host__ __device__ int Tile(int unit) const { return first + unit * stride; }
   // Pieces of a task: chunks are whole pieces, and all of one length (the plan sees to it).
   __host__ __device__ int Pieces() const { return chunk_steps / kPieceSteps; }
@@ -61,6 +66,7 @@ __host__ __device__ inline MatrixShare ShareOf(int n, int k, int first, int bloc
   share.stride = blocks;
   share.units = first < n / kTileRows ? CeilDivide(n / kTileRows - first, blocks) : 0;
   share.split_chunk = -1;
+  share.reciprocal = CeilDivide(1 << 16, share.chunks);
   return share;
 }
 
@@ -73,35 +79,70 @@ __host__ __device__ inline MatrixShare SplitShareOf(int n, int k, int block, int
   return share;
 }
 
+// Query heads of a KV head that the kernel takes: the n8 operand's columns.
+inline constexpr int kMaxAttentionGroup = 8;
+
+// What a chunk's warps tell each other.
+struct ChunkExchange {
+  uint4 probabilities[kChunkWarps][kWarpThreads];  // of a warp's 32 keys, as the n8 operand
+  float maxima[kChunkWarps][kMaxAttentionGroup];   // of a warp's keys
+};
+template <int kDim>
+inline constexpr int kQueryBytes = kMaxAttentionGroup* kDim * 2;
+
+// A chunk of keys that is to be folded with others: O [kMaxAttentionGroup][dim], columns g and g + 8 of 16
+// together, then m and l of each query.
+__host__ __device__ constexpr int PartialWords(int head_dim) {
+  return kMaxAttentionGroup * (head_dim + 2);
+}
+template <int kDim>
+inline constexpr int kPartialWords = PartialWords(kDim);
+
 // Where everything stands in a block's shared memory, in bytes.
 struct DecodeLayersLayout {
-  int x;         // rows of fp16, or attention's queries and ChunkShared
-  int sums;      // [kSumSlots][chunks][8][kSumStride] floats
-  int residual;  // [owned tiles][rows][16] floats
-  int layers;    // [num_layers] DecodeLayerWeights
-  int places;    // [qkv units][rows][8] RopePlace
+  int x;            // rows of fp16, or attention's queries and ChunkExchange
+  int normed;       // [rows][hidden] floats: what is to be normed
+  int norm_weight;  // [hidden] floats
+  int sums;         // [kSumSlots][chunks][sum_tokens][kSumStride] floats
+  int residual;     // [owned tiles][rows][16] floats
+  int layers;       // [num_layers] DecodeLayerWeights
+  int places;       // [qkv units][rows][8] RopePlace
+  int pieces;       // [pieces of a layer] uint32_t
   int bytes;
   int sum_chunks;  // of a slot of sums
+  int sum_tokens;  // a lane's two, or four
 };
 
 __host__ __device__ inline DecodeLayersLayout LayoutOfDecodeLayers(int rows, const DecodeLayersShape& shape,
-                                                                   int blocks) {
+                                                                   int blocks, int ring_slots) {
   const auto larger = [](int a, int b) { return a > b ? a : b; };
   const auto aligned = [](int bytes) { return (bytes + 127) / 128 * 128; };
   const int q_size = shape.num_heads * shape.head_dim;
   const int columns = larger(larger(shape.hidden, q_size), static_cast<int>(DotChunk(shape.mlp)));
-  const int attention = kAttentionSplitRows * shape.head_dim * 2 + static_cast<int>(sizeof(ChunkShared));
+  const int attention = kMaxAttentionGroup * shape.head_dim * 2 + static_cast<int>(sizeof(ChunkExchange));
   DecodeLayersLayout layout;
   layout.sum_chunks = larger(DotChunks(shape.hidden), DotChunks(q_size));
-  layout.x = kRingSlots * kPieceSize;
-  layout.sums = layout.x + aligned(larger(rows * (columns + kRowPad) * 2 + kBeyondRows, attention));
-  layout.residual = layout.sums + kSumSlots * layout.sum_chunks * 8 * kSumStride * 4;
+  layout.sum_tokens = rows <= 2 ? 2 : 4;
+  layout.x = ring_slots * kPieceSize;
+  layout.normed = layout.x + aligned(larger(rows * (columns + kRowPad) * 2 + kBeyondRows, attention));
+  layout.norm_weight = layout.normed + aligned(rows * shape.hidden * 4);
+  layout.sums = layout.norm_weight + aligned(shape.hidden * 4);
+  layout.residual = layout.sums + kSumSlots * layout.sum_chunks * layout.sum_tokens * kSumStride * 4;
   layout.layers =
       layout.residual + aligned(CeilDivide(shape.hidden / kTileRows, blocks) * rows * kTileRows * 4);
   layout.places = layout.layers + aligned(shape.num_layers * static_cast<int>(sizeof(DecodeLayerWeights)));
   const int qkv_tiles = (q_size + 2 * shape.num_kv_heads * shape.head_dim) / kTileRows;
-  layout.bytes =
-      layout.places + CeilDivide(qkv_tiles, blocks) * rows * 8 * static_cast<int>(sizeof(RopePlace));
+  layout.pieces =
+      layout.places + aligned(CeilDivide(qkv_tiles, blocks) * rows * 8 * static_cast<int>(sizeof(RopePlace)));
+  // The most that a block may have of each matrix.
+  const auto pieces = [&](int n, int k) {
+    return CeilDivide(n / kTileRows, blocks) * CeilDivide(k, kPieceSteps * kTileDepth);
+  };
+  const int split = CeilDivide(shape.hidden / kTileRows, blocks / DotChunks(shape.mlp)) *
+                    CeilDivide(static_cast<int>(DotChunk(shape.mlp)), kPieceSteps * kTileDepth);
+  layout.bytes = layout.pieces + (pieces(qkv_tiles * kTileRows, shape.hidden) + pieces(shape.hidden, q_size) +
+                                  pieces(2 * shape.mlp, shape.hidden) + split) *
+                                     4;
   return layout;
 }
 
@@ -114,7 +155,7 @@ struct DecodeLayersWords {
   uint64_t* attention;  // [rows][q / 2]: two fp16
   uint64_t* gated;      // [rows][mlp / 2]: two fp16
   uint64_t* down;       // [chunks][rows][hidden]: fp32 sums of a chunk
-  uint64_t* partials;   // [blocks][PartialFloats]: fp32, a chunk of keys
+  uint64_t* partials;   // [blocks][PartialWords]: fp32, a chunk of keys
   int64_t bytes;
 };
 
@@ -135,7 +176,7 @@ __host__ __device__ inline DecodeLayersWords WordsOf(void* workspace, const Deco
   all.attention = take(kRows * q_size / 2);
   all.gated = take(kRows * shape.mlp / 2);
   all.down = take(DotChunks(shape.mlp) * kRows * shape.hidden);
-  all.partials = take(blocks * PartialFloats(shape.head_dim));
+  all.partials = take(int64_t{blocks} * PartialWords(shape.head_dim));
   all.bytes = words * 8;
   return all;
 }

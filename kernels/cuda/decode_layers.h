@@ -33,19 +33,19 @@ struct DecodeLayerWeights {
 
 struct DecodeLayersShape {
   int32_t num_layers;
-  int32_t hidden;  // this and mlp: multiples of 16
+  int32_t hidden;  // this, mlp and num_heads head_dim: whole chunks of K (order.h)
   int32_t mlp;
   int32_t num_heads;
-  int32_t num_kv_heads;
-  int32_t head_dim;
-  bool qk_norm;  // q and k are normed
+  int32_t num_kv_heads;  // of at most 8 query heads each
+  int32_t head_dim;      // 64 or 128
+  bool qk_norm;          // q and k are normed: not possible
 };
 
 // Whether the kernel can do a step, and how.
 struct DecodeLayersPlan {
   bool possible;
-  int32_t norm_rounds;  // in which a block norms the rows: 1 or 2
-  int32_t blocks;       // one a multiprocessor
+  int32_t ring_slots;  // of weights ahead, 8 KiB each
+  int32_t blocks;      // one a multiprocessor
   int32_t shared_bytes;
 
   std::string ToString() const;

@@ -7,7 +7,7 @@ namespace ridge::kernels::cuda {
 namespace {
 
 // What the kernel has besides: barriers, sums of a norm.
-constexpr int32_t kStaticBytes = 2048;
+constexpr int32_t kStaticBytes = 3072;
 
 // The kernel knows no shorter chunk, and no shorter piece.
 bool HasEvenChunks(int32_t k) {
@@ -20,25 +20,28 @@ DecodeLayersPlan PlanDecodeLayers(int32_t rows, const DecodeLayersShape& shape,
                                   const DecodeLayersDevice& device) {
   DecodeLayersPlan plan{};
   plan.blocks = device.num_sms;
-  const int32_t groups = NormGroups(shape.hidden);
   if (!device.has_bulk_copies || rows < 1 || rows > kMaxDecodeLayersRows || shape.qk_norm ||
-      groups > kNormHalves || (shape.head_dim != 64 && shape.head_dim != 128) ||
-      DotChunks(shape.mlp) > device.num_sms || !HasEvenChunks(shape.hidden) || !HasEvenChunks(shape.mlp) ||
+      NormGroups(shape.hidden) > kNormHalves || shape.num_heads / shape.num_kv_heads > kMaxAttentionGroup ||
+      (shape.head_dim != 64 && shape.head_dim != 128) || DotChunks(shape.mlp) > device.num_sms ||
+      !HasEvenChunks(shape.hidden) || !HasEvenChunks(shape.mlp) ||
       !HasEvenChunks(shape.num_heads * shape.head_dim)) {
     return plan;
   }
-  const int32_t rounds = CeilDivide(rows, kNormHalves / groups);
-  plan.norm_rounds = rounds;
-  plan.shared_bytes = LayoutOfDecodeLayers(rows, shape, plan.blocks).bytes;
-  plan.possible = rounds <= 2 && plan.shared_bytes + kStaticBytes <= device.shared_bytes_per_block;
+  for (const int32_t slots : {kLongRing, kShortRing}) {
+    if (slots == kLongRing && rows > 1) continue;
+    plan.ring_slots = slots;
+    plan.shared_bytes = LayoutOfDecodeLayers(rows, shape, plan.blocks, slots).bytes;
+    plan.possible = plan.shared_bytes + kStaticBytes <= device.shared_bytes_per_block;
+    if (plan.possible) break;
+  }
   return plan;
 }
 
 std::string DecodeLayersPlan::ToString() const {
   if (!possible) return "layers by kernels of their own";
   char text[96];
-  std::snprintf(text, sizeof(text), "layers in one kernel: blocks=%d shared=%d norm_rounds=%d", blocks,
-                shared_bytes, norm_rounds);
+  std::snprintf(text, sizeof(text), "layers in one kernel: blocks=%d ring=%d shared=%d", blocks, ring_slots,
+                shared_bytes);
   return text;
 }
 

@@ -5,34 +5,12 @@
 #pragma once
 
 #include <cstdint>
-#ifdef RIDGE_BOUNDED_SPINS
-#include <cstdio>
-#endif
+
+#include "kernels/cuda/spin_guard.cuh"
 
 namespace ridge::kernels::cuda {
 
 #ifdef __CUDA_ARCH__
-
-// Ends a kernel that waits for what will never come, in builds that look for such faults
-// (RIDGE_BOUNDED_SPINS).
-class SpinGuard {
- public:
-#ifdef RIDGE_BOUNDED_SPINS
-  __device__ explicit SpinGuard(int place) : place_(place), begin_(clock64()) {}
-  __device__ void Turn() const {
-    if (clock64() - begin_ < 200'000'000) return;
-    printf("block %d thread %d waits in vain at %d\n", blockIdx.x, threadIdx.x, place_);
-    __trap();
-  }
-
- private:
-  int place_;
-  long long begin_;
-#else
-  __device__ explicit SpinGuard(int) {}
-  __device__ void Turn() const {}
-#endif
-};
 
 __device__ inline void PublishWord(uint64_t* to, uint32_t value, uint32_t tag) {
   const uint64_t word = static_cast<uint64_t>(tag) << 32 | value;
@@ -43,33 +21,79 @@ __device__ inline void PublishFloat(uint64_t* to, float value, uint32_t tag) {
   PublishWord(to, __float_as_uint(value), tag);
 }
 
-// The word there, or one of value 0 with the tag where it is not `wanted`. Without a branch.
-__device__ inline uint64_t LoadWordIf(bool wanted, const uint64_t* from, uint32_t tag) {
-  uint64_t word = static_cast<uint64_t>(tag) << 32;
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.relaxed.gpu.global.b64 %0, [%1]; }"
-               : "+l"(word)
-               : "l"(from), "r"(static_cast<int>(wanted))
+// Two words that stand together, at a multiple of 16 bytes.
+struct WordPair {
+  uint64_t words[2];
+
+  __device__ bool HasTag(uint32_t tag) const {
+    return static_cast<uint32_t>(words[0] >> 32) == tag && static_cast<uint32_t>(words[1] >> 32) == tag;
+  }
+  __device__ uint32_t Value(int i) const { return static_cast<uint32_t>(words[i]); }
+  __device__ float Float(int i) const { return __uint_as_float(Value(i)); }
+};
+
+__device__ inline void PublishFloats(uint64_t* to, float first, float second, uint32_t tag) {
+  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to),
+               "l"(static_cast<uint64_t>(tag) << 32 | __float_as_uint(first)),
+               "l"(static_cast<uint64_t>(tag) << 32 | __float_as_uint(second))
                : "memory");
-  return word;
 }
 
-// Waits until the words at address(i) with wanted(i), i < kCount, have the tag, asking for all at once.
-// Others are 0.
+// Loads where `missing`. Without a branch.
+__device__ inline void LoadWordIf(bool missing, const uint64_t* from, uint64_t* word) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.relaxed.gpu.global.b64 %0, [%1]; }"
+               : "+l"(*word)
+               : "l"(from), "r"(static_cast<int>(missing))
+               : "memory");
+}
+
+__device__ inline void LoadPairIf(bool missing, const uint64_t* from, WordPair* pair) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2]; }"
+               : "+l"(pair->words[0]), "+l"(pair->words[1])
+               : "l"(from), "r"(static_cast<int>(missing))
+               : "memory");
+}
+
+// Waits until the words at address(i) with wanted(i), i < kCount, have the tag, asking at once for all that
+// are missing. Others are 0.
 template <int kCount, typename Wanted, typename Address>
 __device__ inline void PollWords(uint32_t (&values)[kCount], uint32_t tag, int place, const Wanted& wanted,
                                  const Address& address) {
   const SpinGuard guard(place);
+  const auto has_tag = [tag](uint64_t word) { return static_cast<uint32_t>(word >> 32) == tag; };
+  uint64_t words[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) words[i] = wanted(i) ? 0 : static_cast<uint64_t>(tag) << 32;
   bool missing;
   do {
-    uint64_t words[kCount];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) words[i] = LoadWordIf(wanted(i), address(i), tag);
+    for (int i = 0; i < kCount; ++i) LoadWordIf(!has_tag(words[i]), address(i), &words[i]);
     missing = false;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      missing |= static_cast<uint32_t>(words[i] >> 32) != tag;
-      values[i] = static_cast<uint32_t>(words[i]);
-    }
+    for (int i = 0; i < kCount; ++i) missing |= !has_tag(words[i]);
+    guard.Turn();
+  } while (missing);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) values[i] = static_cast<uint32_t>(words[i]);
+}
+
+// The same of pairs.
+template <int kCount, typename Wanted, typename Address>
+__device__ inline void PollPairs(WordPair (&pairs)[kCount], uint32_t tag, int place, const Wanted& wanted,
+                                 const Address& address) {
+  const SpinGuard guard(place);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const uint64_t word = wanted(i) ? 0 : static_cast<uint64_t>(tag) << 32;
+    pairs[i] = {{word, word}};
+  }
+  bool missing;
+  do {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) LoadPairIf(!pairs[i].HasTag(tag), address(i), &pairs[i]);
+    missing = false;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) missing |= !pairs[i].HasTag(tag);
     guard.Turn();
   } while (missing);
 }

@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
     advance();
   }
   if (threadIdx.x < kTokens) best[threadIdx.x] = kNoCandidate;
-  if (threadIdx.x < 2) InitBarrier(&arrived[threadIdx.x], blockDim.x);
+  if (threadIdx.x < 2) InitBarrier(SharedAddress(&arrived[threadIdx.x]), static_cast<int>(blockDim.x));
   __syncthreads();
   LaunchNextKernel();
   if (kSplit && args.output == MatmulOutput::kRopeKv) TouchRopePlaces(args, round_tile * kTileRows);
@@ -220,10 +220,10 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
   uint32_t x = SharedAddress(shared);
   asm volatile("" : "+r"(x));  // or else it is made anew for every part
   CopySlice<kTokens, kGroups * kGroupTiles>(args, depth, 0, x);
-  ArriveWithCopies(&arrived[0]);
+  ArriveWithCopies(SharedAddress(&arrived[0]));
   for (int slice = 1; slice * kSliceParts < parts; ++slice)
     CopySlice<kTokens, kGroups * kGroupTiles>(args, depth, slice, x);
-  ArriveWithCopies(&arrived[1]);
+  ArriveWithCopies(SharedAddress(&arrived[1]));
 
   [[maybe_unused]] const TokenPlaces places(lane);
   int turn = 0;  // of the weights' registers
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
 #pragma unroll 1
     for (int part = 0; part < parts; ++part) {
       if (first_round && (part == 0 || part == kSliceParts)) {
-        AwaitFirstPhase(&arrived[part / kSliceParts]);
+        AwaitBarrier(SharedAddress(&arrived[part / kSliceParts]), 0, part);
         FenceSharedForWgmma();
       }
       const uint32_t columns = x + part * (kPartSteps / kStageSteps) * (kTokens * kTokenBytes);

@@ -53,10 +53,15 @@ __device__ inline void NormGroupSums(const float* x, int size, int thread, int t
   }
 }
 
+// `sum`: of all squares.
+__device__ inline float NormScale(float sum, int size, float eps) {
+  return Rsqrt(__fadd_rn(__fdiv_rn(sum, static_cast<float>(size)), eps));
+}
+
 __device__ inline float NormScale(const float* sums, int size, float eps) {
   float sum = 0.0f;
   for (int group = 0; group < NormGroups(size); ++group) sum = __fadd_rn(sum, sums[group]);
-  return Rsqrt(__fadd_rn(__fdiv_rn(sum, static_cast<float>(size)), eps));
+  return NormScale(sum, size, eps);
 }
 
 // Before rounding.
