@@ -2,7 +2,7 @@
 // run.
 //
 // usage: cuda-bench [MODEL (default synthetic:qwen2.5-1.5b)] [OUT.json] [SECTIONS: any of m (matmuls), d
-// (decode), p (prefill), o (decode by one kernel where that is faster)] [FILTER, as gate_up32,d8x16]
+// (decode), p (prefill), o (of decode, layers by kernels of their own)] [FILTER, as gate_up32,d8x16]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -232,12 +232,10 @@ class Bench {
 
   void Steps() {
     const ModelConfig& config = source_->config();
-    const bool one_kernel = sections_.find('o') != std::string::npos;
+    const bool own_kernels = sections_.find('o') != std::string::npos;
     const Clock::time_point begin = Clock::now();
     std::unique_ptr<CudaBackend> backend =
-        CudaBackend::Create(
-            *source_, {.decode_layers = one_kernel ? DecodeLayersUse::kWhereFaster : DecodeLayersUse::kNever})
-            .value();
+        CudaBackend::Create(*source_, {.decode_layers = !own_kernels}).value();
     const double load_s = Seconds(begin);
     constexpr int32_t kMaxSlots = 64, kBlocks = 64 * 300;
     Require(backend->Reserve(kBlocks, {.max_slots = kMaxSlots, .max_step_rows = 4096}));

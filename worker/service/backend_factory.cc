@@ -30,6 +30,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(const WorkerConfig& config, 
                                                     const WeightSource& source, MetricsRegistry* registry) {
   CudaOptions options;
   options.graphs = policy.launch == LaunchPolicy::kGraph;
+  options.decode_layers = options.graphs;  // an engine without graphs is one that pays for its launches
   options.split_attention = policy.attention == AttentionPolicy::kSplit;
   if (config.matmul == "cublaslt") {
     if (const absl::Status library = CublasLt::Find(); !library.ok())

@@ -38,7 +38,7 @@ struct CudaOptions {
   bool split_attention = true;  // false: one block walks all keys of a decode row
   CudaMatmul matmul = CudaMatmul::kRidge;
   // One kernel for all layers of a decode step of few rows: the same bits, see docs/performance.md.
-  DecodeLayersUse decode_layers = DecodeLayersUse::kNever;
+  bool decode_layers = true;
 };
 
 class CudaBackend : public Backend {

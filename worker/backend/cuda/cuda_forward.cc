@@ -41,7 +41,7 @@ CudaForward::CudaForward(const ModelConfig& config, const CudaWeights* weights, 
 
 absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(
     const ModelConfig& config, const CudaWeights* weights, CublasLt* cublas, const cuda::DeviceInfo& device,
-    const BackendLimits& limits, bool split_attention, DecodeLayersUse decode_layers, cudaStream_t stream) {
+    const BackendLimits& limits, bool split_attention, bool decode_layers, cudaStream_t stream) {
   std::unique_ptr<CudaForward> forward(new CudaForward(config, weights, cublas, device));
   absl::Status status = CudaStatus(cuda::PrepareMatmul(), "matmul");
   status.Update(CudaStatus(
@@ -50,9 +50,8 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(
   forward->attention_limits_.one_pass = !split_attention;
   if (split_attention) forward->LimitChunks();
   if (status.ok()) status = forward->Allocate(limits, stream);
-  if (status.ok() && cublas == nullptr) {
-    absl::StatusOr<DecodeLayers> layers =
-        DecodeLayers::Create(config, *weights, decode_layers, device, stream);
+  if (status.ok() && cublas == nullptr && decode_layers) {
+    absl::StatusOr<DecodeLayers> layers = DecodeLayers::Create(config, *weights, device, stream);
     if (!layers.ok()) return layers.status();
     forward->decode_layers_ = *std::move(layers);
   }

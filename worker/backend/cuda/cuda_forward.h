@@ -37,11 +37,14 @@ class CudaForward {
   static constexpr int32_t kLogitRows = 256;
 
   // All memory but the KV pool's. `cublas` does the matmuls where it is not null; the weights are row-major
-  // then. `decode_layers`: when one kernel takes all layers.
-  static absl::StatusOr<std::unique_ptr<CudaForward>> Create(
-      const ModelConfig& config, const CudaWeights* weights, CublasLt* cublas,
-      const kernels::cuda::DeviceInfo& device, const BackendLimits& limits, bool split_attention,
-      DecodeLayersUse decode_layers, cudaStream_t stream);
+  // then. `decode_layers`: one kernel takes all layers where
+  // it can.
+  static absl::StatusOr<std::unique_ptr<CudaForward>> Create(const ModelConfig& config,
+                                                             const CudaWeights* weights, CublasLt* cublas,
+                                                             const kernels::cuda::DeviceInfo& device,
+                                                             const BackendLimits& limits,
+                                                             bool split_attention, bool decode_layers,
+                                                             cudaStream_t stream);
 
   // The KV pool, zeroed; in place of what was there. Before the first Run; graphs that were captured before
   // are void.

@@ -10,16 +10,14 @@ namespace ridge::worker {
 namespace cuda = kernels::cuda;
 
 absl::StatusOr<DecodeLayers> DecodeLayers::Create(const ModelConfig& config, const CudaWeights& weights,
-                                                  DecodeLayersUse use, const cuda::DeviceInfo& device,
-                                                  cudaStream_t stream) {
+                                                  const cuda::DeviceInfo& device, cudaStream_t stream) {
   DecodeLayers layers;
-  layers.use_ = use;
   layers.shape_ = {config.num_layers,   config.hidden_size, config.mlp_size, config.num_heads,
                    config.num_kv_heads, config.head_dim,    config.qk_norm};
   layers.device_ = {device.num_sms, static_cast<int32_t>(device.shared_bytes_per_block), cuda::HasWgmma()};
   layers.embedding_ = weights.embedding().packed;
   layers.norm_eps_ = config.norm_eps;
-  if (use == DecodeLayersUse::kNever || !layers.Plan(1).possible) return layers;
+  if (!layers.Plan(1).possible) return layers;
   if (absl::Status status = CudaStatus(cuda::PrepareDecodeLayers(), "decode layers"); !status.ok())
     return status;
 
@@ -51,13 +49,8 @@ absl::StatusOr<DecodeLayers> DecodeLayers::Create(const ModelConfig& config, con
 
 bool DecodeLayers::Takes(const StepLayout& layout) const {
   // Without an item there is no row that everything would wait for.
-  const bool possible = workspace_.bytes() > 0 && layout.attention != cuda::AttentionMode::kGeneral &&
-                        layout.split_count > 0 && Plan(layout.num_rows).possible;
-  // Measured on an H200: one row gains 5 % at 16 tokens and nothing at 1,024; up to 4 rows gain as much at
-  // short contexts, and lose at long ones. A graph knows no more of its steps' contexts than the mode of
-  // attention.
-  const bool faster = layout.attention == cuda::AttentionMode::kUnmerged;
-  return possible && (faster || use_ == DecodeLayersUse::kWherePossible);
+  return workspace_.bytes() > 0 && layout.attention != cuda::AttentionMode::kGeneral &&
+         layout.split_count > 0 && Plan(layout.num_rows).possible;
 }
 
 cudaError_t DecodeLayers::Launch(const StepLayout& layout, const char* upload, const cuda::RopeKvArgs& rope,

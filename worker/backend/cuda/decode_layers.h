@@ -17,20 +17,13 @@
 
 namespace ridge::worker {
 
-// When the kernel is used; all give the same bits.
-enum class DecodeLayersUse {
-  kNever,
-  kWhereFaster,
-  kWherePossible,
-};
-
 class DecodeLayers {
  public:
   DecodeLayers() = default;  // takes no step
 
+  // Where card or model do not allow the kernel, one that takes no step.
   static absl::StatusOr<DecodeLayers> Create(const ModelConfig& config, const CudaWeights& weights,
-                                             DecodeLayersUse use, const kernels::cuda::DeviceInfo& device,
-                                             cudaStream_t stream);
+                                             const kernels::cuda::DeviceInfo& device, cudaStream_t stream);
 
   // Whether it does the step's layers.
   bool Takes(const StepLayout& layout) const;
@@ -50,7 +43,6 @@ class DecodeLayers {
     return kernels::cuda::PlanDecodeLayers(rows, shape_, device_);
   }
 
-  DecodeLayersUse use_ = DecodeLayersUse::kNever;
   kernels::cuda::DecodeLayersShape shape_{};
   kernels::cuda::DecodeLayersDevice device_{};
   const Half* embedding_ = nullptr;
