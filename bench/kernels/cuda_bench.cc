@@ -93,7 +93,9 @@ class Bench {
     out_["model"] = model;
     out_["device"] = device_.name;
     out_["driver"] = device_.driver_version;
+    out_["memory_bytes"] = device_.memory_bytes;
     out_["sm_clock_mhz"] = device_.sm_clock_mhz;
+    out_["memory_clock_mhz"] = device_.memory_clock_mhz;
     Probe();
   }
 

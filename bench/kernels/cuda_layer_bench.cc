@@ -131,8 +131,9 @@ class Bench {
     std::fprintf(
         file_,
         "{\"kernel\": \"%s\", \"us\": %.2f, \"gb_per_s\": %.1f, \"share_of_probe\": %.3f, \"tflops\": %.1f, "
-        "\"device\": \"%s\"}\n",
-        name.c_str(), us, gb_s, gb_s / probe_, tflops, info_.name.c_str());
+        "\"device\": \"%s\", \"memory_bytes\": %lld, \"sm_clock_mhz\": %d, \"memory_clock_mhz\": %d}\n",
+        name.c_str(), us, gb_s, gb_s / probe_, tflops, info_.name.c_str(),
+        static_cast<long long>(info_.memory_bytes), info_.sm_clock_mhz, info_.memory_clock_mhz);
   }
 
   std::FILE* file_;
