@@ -268,6 +268,7 @@ cudaError_t cudaFree(void* pointer) {
 }
 cudaError_t cudaMallocHost(void** pointer, size_t size) {
   *pointer = std::calloc(size, 1);
+  ++Fake().allocations;
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* pointer) {

@@ -26,7 +26,7 @@ struct Card {
 void Insert(const Card& card);
 
 int64_t UsedBytes();
-int64_t NumAllocations();  // device memory, since Insert
+int64_t NumAllocations();  // of device and pinned memory, since Insert
 
 // By the kernel's mangled name: the most dynamic shared memory that it was launched with, since Insert.
 const std::map<std::string, int>& LaunchedSharedBytes();

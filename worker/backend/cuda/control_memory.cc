@@ -91,6 +91,12 @@ int64_t ControlMemory::StagingBytes(const StepPlan& plan) const {
   return words * 4;
 }
 
+int64_t ControlMemory::UsualStagingBytes(int64_t context_length) const {
+  constexpr size_t kSequences = 8;
+  const int64_t words = 2 * kMasks * mask_words() + 2 * int64_t{kMaxTokenBiases} + context_length;
+  return 4 * words * static_cast<int64_t>(std::min(kSequences, slots_.size()));
+}
+
 absl::Status ControlMemory::Apply(const StepPlan& plan, PinnedMemory* memory, cudaStream_t stream) {
   const int64_t bytes = StagingBytes(plan);
   if (bytes > memory->bytes()) {

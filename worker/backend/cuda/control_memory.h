@@ -23,8 +23,12 @@ class ControlMemory {
   kernels::cuda::SlotControls pointers() const;
   int64_t bytes() const { return occurrences_.bytes() + masks_.bytes() + biases_.bytes() + logits_.bytes(); }
 
+  // What a step takes for some attaches and outputs with all of controls, banned tokens and histories of a
+  // whole context.
+  int64_t UsualStagingBytes(int64_t context_length) const;
+
   // Enqueues what a plan's attaches and banned tokens change. `staging` holds the data until the step is
-  // done, and is grown where it is too small.
+  // done. It is grown where more sequences than usual come at once: then alone a step allocates.
   absl::Status Apply(const StepPlan& plan, PinnedMemory* staging, cudaStream_t stream);
 
  private:

@@ -203,7 +203,8 @@ absl::Status CudaBackend::ReserveKv(int32_t num_blocks, const BackendLimits& lim
 }
 
 absl::StatusOr<std::unique_ptr<InFlightStep>> CudaBackend::NewStep() const {
-  return InFlightStep::Create(upload_->max_bytes(), ResultBytes(max_rows_));
+  return InFlightStep::Create(upload_->max_bytes(), ResultBytes(max_rows_), max_rows_,
+                              forward_->usual_control_bytes());
 }
 
 absl::Status CudaBackend::RunPadding(int32_t rows) {

@@ -59,6 +59,7 @@ class CudaForward {
   absl::Status ApplyControls(const StepPlan& plan, PinnedMemory* staging, cudaStream_t stream) {
     return controls_.Apply(plan, staging, stream);
   }
+  int64_t usual_control_bytes() const { return controls_.UsualStagingBytes(config_.context_length); }
   // In the plan's order.
   absl::Status CopyBlocks(const StepPlan& plan, cudaStream_t stream);
 

@@ -24,6 +24,10 @@ constexpr std::chrono::microseconds kPoll{200};
 // In place of the first result, which is small, until it arrives.
 constexpr uint64_t kUnfinished = ~uint64_t{0};
 
+int64_t TopBytes(int64_t outputs) {
+  return outputs * kMaxTopLogprobs * static_cast<int64_t>(sizeof(cuda::TopLogprob));
+}
+
 absl::Status Grow(int64_t bytes, const char* what, PinnedMemory* memory) {
   if (memory->bytes() >= bytes) return absl::OkStatus();
   absl::StatusOr<PinnedMemory> larger = PinnedMemory::Allocate(bytes, what);
@@ -34,11 +38,14 @@ absl::Status Grow(int64_t bytes, const char* what, PinnedMemory* memory) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<InFlightStep>> InFlightStep::Create(int64_t upload_bytes,
-                                                                   int64_t result_bytes) {
+absl::StatusOr<std::unique_ptr<InFlightStep>> InFlightStep::Create(int64_t upload_bytes, int64_t result_bytes,
+                                                                   int64_t max_outputs,
+                                                                   int64_t control_bytes) {
   auto step = std::make_unique<InFlightStep>();
   absl::Status status = Grow(upload_bytes, "step upload", &step->upload);
   status.Update(Grow(result_bytes, "step results", &step->results));
+  status.Update(Grow(TopBytes(max_outputs), "step results", &step->top));
+  status.Update(Grow(control_bytes, "sampling controls", &step->controls));
   absl::StatusOr<CudaEvent> done = CudaEvent::Create();
   status.Update(done.status());
   if (!status.ok()) return status;
@@ -48,10 +55,7 @@ absl::StatusOr<std::unique_ptr<InFlightStep>> InFlightStep::Create(int64_t uploa
 
 absl::Status InFlightStep::Prepare(int64_t vocab_size) {
   std::memcpy(results.as<char>(), &kUnfinished, sizeof(kUnfinished));
-  absl::Status grown;
-  if (has_logits) grown = Grow(int64_t{4} * num_outputs * vocab_size, "logits", &logits);
-  if (has_top()) grown.Update(Grow(top_bytes(), "step results", &top));
-  return grown;
+  return has_logits ? Grow(int64_t{4} * num_outputs * vocab_size, "logits", &logits) : absl::OkStatus();
 }
 
 bool InFlightStep::has_top() const {
@@ -59,7 +63,7 @@ bool InFlightStep::has_top() const {
 }
 
 int64_t InFlightStep::top_bytes() const {
-  return static_cast<int64_t>(num_top.size() * kMaxTopLogprobs * sizeof(cuda::TopLogprob));
+  return TopBytes(static_cast<int64_t>(num_top.size()));
 }
 
 cudaError_t InFlightStep::Wait() const {

@@ -22,9 +22,12 @@
 namespace ridge::worker {
 
 struct InFlightStep {
-  static absl::StatusOr<std::unique_ptr<InFlightStep>> Create(int64_t upload_bytes, int64_t result_bytes);
+  // With memory for up to `max_outputs` outputs, and `control_bytes` for what attaches change (see
+  // ControlMemory::UsualStagingBytes).
+  static absl::StatusOr<std::unique_ptr<InFlightStep>> Create(int64_t upload_bytes, int64_t result_bytes,
+                                                              int64_t max_outputs, int64_t control_bytes);
 
-  // Before it is enqueued: none of its results have arrived. Grows the memory that only few steps need.
+  // Before it is enqueued: none of its results have arrived. Allocates where logits are asked for.
   absl::Status Prepare(int64_t vocab_size);
 
   // Whether outputs report the most likely tokens, and the bytes of those of all outputs.

@@ -109,6 +109,17 @@ TEST_F(CudaBackendTest, StepsAllocateNothing) {
       for (SlotId each = 0; each <= slot; ++each) driver.AddDecodeRow(each);
       driver.Run();
     }
+    // The most likely tokens, controls and banned tokens have their memory, too.
+    driver.Release(0);
+    SlotAttach attach{0, {.logprobs = true, .top_logprobs = 3, .repetition_penalty = 1.1f}};
+    attach.controls.banned_ids = {5};
+    attach.prompt_tokens = 3;
+    attach.history = {1, 2, 3};
+    driver.Attach(attach);
+    driver.AddScoredRows(0, {1, 2, 3}, {2, 3}, 1);
+    driver.Run();
+    driver.AddDecodeRow(0, {7});
+    driver.Run();
     EXPECT_EQ(fake_cuda::NumAllocations(), allocations);
     EXPECT_EQ(fake_cuda::UsedBytes(), bytes);
   }
