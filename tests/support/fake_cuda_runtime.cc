@@ -343,6 +343,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
   return Fake().sticky;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t, unsigned long long) {
+  if (Fake().used_bytes + Fake().card.graph_bytes > Fake().card.memory_bytes)
+    return cudaErrorMemoryAllocation;
   *exec = NewHandle<cudaGraphExec_t>();
   Fake().used_bytes += Fake().card.graph_bytes;
   return cudaSuccess;

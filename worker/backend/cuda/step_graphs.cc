@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "kernels/cuda/matmul.h"
 #include "worker/backend/cuda/device_memory.h"
 #include "worker/backend/cuda/step_upload.h"
@@ -44,6 +45,18 @@ std::vector<StepGraphs::Kind> KindsOf(int32_t fewest, int32_t rows, const cuda::
   return kinds;
 }
 
+absl::Status InstantiationStatus(cudaError_t error, int32_t rows) {
+  size_t free = 0, total = 0;
+  if (error != cudaErrorMemoryAllocation || cudaMemGetInfo(&free, &total) != cudaSuccess)
+    return CudaStatus(error, "graph instantiation");
+  cudaGetLastError();  // not sticky
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("graphs: no memory is left for a step of %d rows (%d of %d MiB of the card's memory "
+                      "are free); a smaller "
+                      "--kv-cache-bytes leaves more",
+                      rows, free >> 20, total >> 20));
+}
+
 }  // namespace
 
 absl::Status StepGraphs::Capture(int32_t max_rows, CudaForward* forward, const StepTransfers& transfers,
@@ -72,7 +85,7 @@ absl::Status StepGraphs::CaptureOne(int32_t rows, const Kind& kind, CudaForward*
   status.Update(CudaStatus(cudaStreamEndCapture(stream, &graph), "graph capture"));
   Graph captured{rows, kind, {}, nullptr};
   forward->TakeLaunches(&captured.launches);
-  if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&captured.exec, graph, 0), "graph instantiation");
+  if (status.ok()) status = InstantiationStatus(cudaGraphInstantiate(&captured.exec, graph, 0), rows);
   if (graph != nullptr) cudaGraphDestroy(graph);
   if (!status.ok()) return status;
   graphs_.push_back(std::move(captured));

@@ -97,6 +97,15 @@ TEST_F(CudaBackendTest, TooLittleMemorySaysHowMuchIsMissing) {
               AllOf(StartsWith("weights: "), HasSubstr("MiB are missing")));
 }
 
+TEST_F(CudaBackendTest, GraphsThatFindNoMemorySayHowMuchThereIsAndWhatLeavesMore) {
+  const std::unique_ptr<CudaBackend> backend =
+      Create({.memory_bytes = 256 * kMiB, .graph_bytes = 300 * kMiB});
+  EXPECT_THAT(
+      std::string(backend->Reserve(kNumBlocks, kLimits).message()),
+      AllOf(StartsWith("graphs: no memory is left for a step of 1 rows ("),
+            HasSubstr(" of 256 MiB of the card's memory are free); a smaller --kv-cache-bytes leaves more")));
+}
+
 TEST_F(CudaBackendTest, StepsAllocateNothing) {
   for (bool graphs : {false, true}) {
     const std::unique_ptr<CudaBackend> backend = Reserved(graphs);
