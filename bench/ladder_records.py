@@ -1,14 +1,25 @@
 """Reads the records of ridge-bench (runs.csv.gz, runs.jsonl.gz, arrivals.csv.gz, passes.jsonl.gz) and sums them up as the series does."""
 import csv
 import gzip
+import io
 import json
 import math
 import pathlib
 import re
 import statistics
 import sys
+import zlib
 
 ENGINES = ["naive", "cached", "batched", "continuous", "paged", "chunked", "fused", "flash", "ridge"]
+# What is read of each file; ridge-bench writes more.
+CONTEXT = {"engine", "engine_params", "model", "dtype", "device", "device_name", "ridge_version", "commit"}
+COLUMNS = {
+    "runs.csv.gz": CONTEXT | {"is_warmup", "workload", "run_index", "batch_id", "completion_tokens", "total_s", "decode_s", "peak_mem_bytes", "prompt_label",
+                              "prompt_tokens", "ttft_s", "itl_p50_ms", "itl_p95_ms", "notes", "sequence_index", "output_sha8"},
+    "arrivals.csv.gz": CONTEXT | {"in_flight", "sweep_id", "last_rate", "rate", "latency_s", "arrival_s", "queue_s", "ttft_s", "completion_tokens", "end",
+                                  "prompt_label", "budget", "seed"},
+}
+LINE_FIELDS = {"runs.jsonl.gz": {"workload", "prompt_tokens", "output_sha8"}, "passes.jsonl.gz": {"rate", "in_flight", "last_rate", "itl_s", "disturbance_s", "notes"}}
 
 
 def percentile(values, percent):
@@ -17,20 +28,64 @@ def percentile(values, percent):
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
+def damaged(path, reason):
+    """Ends the program with one line that names the file."""
+    sys.exit(f"{path}: {reason}")
+
+
+def read_text(path):
+    """The text of a file, compressed where its name ends in .gz; ends the program where it cannot be read or is empty."""
+    try:
+        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    except OSError as error:
+        damaged(path, error.strerror or error)
+    except (EOFError, zlib.error) as error:
+        damaged(path, f"damaged: {error}")
+    except UnicodeDecodeError:
+        damaged(path, "damaged: not UTF-8")
+    return text if text.strip() else damaged(path, "empty")
+
+
+def read_json(path, kind=dict):
+    """The content of a JSON file that holds a `kind`."""
+    try:
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        damaged(path, f"not JSON: {error}")
+    return content if isinstance(content, kind) else damaged(path, f"holds no {kind.__name__}")
+
+
 def read_csv(path):
     """The rows of a compressed file, as dicts of strings; none where there is no file."""
     if not path.exists():
         return []
-    with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    if not rows:
+        damaged(path, "no records")
+    missing = COLUMNS[path.name] - set(rows[0])
+    if missing:
+        damaged(path, f"no column {min(missing)}")
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            damaged(path, f"record {number} is cut or has too many cells")
+        if row["engine"] == "engine":
+            damaged(path, f"record {number} is a second header: two runs wrote at once")
+    return rows
 
 
 def read_lines(path):
     """The objects of a compressed file of JSON lines; none where there is no file."""
     if not path.exists():
         return []
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    found = []
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            damaged(path, f"line {number}: {error}")
+        if not isinstance(found[-1], dict) or not LINE_FIELDS[path.name] <= set(found[-1]):
+            damaged(path, f"line {number}: no record with {', '.join(sorted(LINE_FIELDS[path.name]))}")
+    return found
 
 
 def closed(folder):
@@ -72,7 +127,7 @@ def closed_figures(runs):
         "peak_gib": max(peaks) / 2**30 if peaks else 0.0,
         "runs": len(runs),
         "work": work_of(runs[0][0]["notes"]),
-        "outputs": sorted({(row["sequence_index"], row["output_sha8"]) for row in rows}),
+        "outputs": sorted({(row["sequence_index"], row["completion_tokens"], row["output_sha8"]) for row in rows}),
         "deterministic": len({tuple(row["output_sha8"] for row in run) for run in runs}) == 1,
     }
 
@@ -112,6 +167,9 @@ def open_passes(folder):
         rate = float(f"{line['rate']:g}")  # as arrivals.csv has it
         if line["in_flight"] == 0 and line["last_rate"] == 0 and rate in found:
             found[rate].update(gap_figures(line))
+    untold = [rate for rate, figures in found.items() if "itl_p50_ms" not in figures]
+    if untold and passes[untold[0]][0]["device"] != "peer":  # what measures peers writes no such file
+        damaged(pathlib.Path(folder) / "passes.jsonl.gz", f"missing, or has no line of the pass at {untold[0]:g}/s that is in arrivals.csv.gz")
     return found
 
 
@@ -155,18 +213,21 @@ def open_figures(rows):
 def outputs(folder):
     """Prompt label -> {token ids: sequences that gave them}, over all runs, warm-ups too."""
     ids, found = {}, {}
-    for row in read_lines(pathlib.Path(folder) / "runs.jsonl.gz"):
+    path = pathlib.Path(folder) / "runs.jsonl.gz"
+    for number, row in enumerate(read_lines(path), 1):
         if "token_ids" in row:
             ids[row["output_sha8"]] = tuple(row["token_ids"])
+        if row["output_sha8"] not in ids:
+            damaged(path, f"line {number}: the token ids of {row['output_sha8']} are in no line before it")
         counts = found.setdefault(row["prompt_label"], {})
         counts[ids[row["output_sha8"]]] = counts.get(ids[row["output_sha8"]], 0) + 1
     return found
 
 
 def parity(folder, reference):
-    """(sequences that gave the reference's tokens as far as both went, sequences whose prompt it was asked too)."""
+    """(sequences that gave the reference's tokens as far as both went, sequences whose prompt it was asked too); 0 of 0 of a simulated device."""
     same = compared = 0
-    expected = {label: max(found, key=len) for label, found in outputs(reference).items()}
+    expected = {} if simulated(folder) else {label: max(found, key=len) for label, found in outputs(reference).items()}
     for label, found in outputs(folder).items():
         for ids, count in found.items() if label in expected else ():
             common = min(len(ids), len(expected[label]))
@@ -175,17 +236,26 @@ def parity(folder, reference):
     return same, compared
 
 
+def simulated(folder):
+    """Whether a folder's tokens are made up."""
+    found = context(folder)
+    return found is not None and found["device"].startswith("simulated")
+
+
 def overhead(root):
     """Engine -> context -> figures of a pass over one token in us, from what `ridge-bench overhead` printed."""
     found, engine = {}, None
     for path in sorted(pathlib.Path(root).glob("overhead-*.md")):
-        for line in path.read_text().splitlines():
+        for line in read_text(path).splitlines():
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if " launches, on " in line:
                 engine = line.split(" as ")[1].split(" launches, on ")[0]
             elif cells[0].isdigit() and engine:
                 names = ("pipelined_us", "serialized_us", "submit_us", "sync_us", "launches", "launch_us")
-                found.setdefault(engine, {})[int(cells[0])] = dict(zip(names, map(float, cells[1:])))
+                try:
+                    found.setdefault(engine, {})[int(cells[0])] = dict(zip(names, map(float, cells[1:]), strict=True))
+                except ValueError:
+                    damaged(path, f"not as ridge-bench overhead prints it: {line}")
     return found
 
 
@@ -198,15 +268,7 @@ def overhead_device(root):
 def gaps_ms(folder, workload):
     """The gaps between tokens of all recorded runs of a workload."""
     path = pathlib.Path(folder) / "runs.jsonl.gz"
-    if not path.exists():
-        return []
-    gaps = []
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            if row["workload"] == workload and not row["is_warmup"]:
-                gaps += [us / 1e3 for us in row["token_gaps_us"][1:]]
-    return gaps
+    return [us / 1e3 for row in read_lines(path) if row["workload"] == workload and not row["is_warmup"] for us in row["token_gaps_us"][1:]]
 
 
 def context(folder):
@@ -214,8 +276,7 @@ def context(folder):
     for name in ("runs.csv.gz", "arrivals.csv.gz"):
         rows = read_csv(pathlib.Path(folder) / name)
         if rows:
-            return {key: rows[0][key] for key in ("engine", "engine_params", "model", "dtype", "device", "device_name",
-                                                  "ridge_version", "commit")}
+            return {key: rows[0][key] for key in sorted(CONTEXT)}
     return None
 
 
@@ -243,3 +304,19 @@ def engine_folders(root):
                if path.is_dir() and any((path / name).exists() for name in ("runs.csv.gz", "arrivals.csv.gz"))}
     order = [engine for engine in ENGINES if engine in folders] + [name for name in folders if name not in ENGINES]
     return [(engine, folders[engine]) for engine in order]
+
+
+def ladder_folders(root):
+    """As engine_folders; ends the program where there are none, or where two of them, or a control, measured two models."""
+    folders = engine_folders(root)
+    if not folders:
+        damaged(root, "no records")
+    models = {}
+    for part in [root, *control_roots(root)]:
+        for _, folder in engine_folders(part):
+            found = context(folder)
+            if found["device"] not in ("peer", "service"):  # they name models as they like
+                models.setdefault(found["model"], folder)
+    if len(models) > 1:
+        damaged(root, "two models are no ladder: " + ", ".join(f"{model} in {folder}" for model, folder in models.items()))
+    return folders

@@ -10,8 +10,12 @@ memory's bandwidth set (`ridge-bench roofline`); --published the series' points 
 import argparse
 import json
 import pathlib
+import sys
 
-import matplotlib
+try:
+    import matplotlib
+except ModuleNotFoundError:
+    sys.exit("plot.py: figures need matplotlib, which is not installed")
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -174,9 +178,9 @@ def whole_ladder(out, engines):
 
 def draw(root, weights_ms=None, published=None):
     """Writes what there are records for; returns the paths."""
+    engines = records.ladder_folders(root)
     out = pathlib.Path(root) / "figures"
     out.mkdir(exist_ok=True)
-    engines = records.engine_folders(root)
     published = published or {}
     figures = [by_prompt(out, engines, weights_ms, published, records.overhead(root)), by_batch(out, engines), by_rate(out, engines, published),
                gap_distribution(out, engines), step_budget(out, engines, weights_ms, records.overhead(root)), whole_ladder(out, engines)]
@@ -193,7 +197,7 @@ def main():
         parser.error(f"{arguments.root}: no such folder")
     published = json.loads((pathlib.Path(__file__).parent / "traces" / "published.json").read_text()) if arguments.published else {}
     paths = draw(arguments.root, arguments.weights_ms, published)
-    print("\n".join(str(path) for path in paths) or f"{arguments.root}: no records")
+    print("\n".join(str(path) for path in paths) or sys.exit(f"{arguments.root}: nothing to draw"))
 
 
 if __name__ == "__main__":

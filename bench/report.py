@@ -86,8 +86,8 @@ def compared(keys, measured, predicted):
     """A cell pair for each key: the figure, and the prediction with its grade."""
     cells = []
     for key in keys:
-        cells.append(figure(measured[key]))
-        cells.append(f"{figure(predicted[key])} {grade(predicted[key], measured[key])}" if predicted else "")
+        cells.append(figure(measured[key]) if key in measured else "")
+        cells.append(f"{figure(predicted[key])} {grade(predicted[key], measured[key])}" if predicted and key in measured else "")
     return cells
 
 
@@ -101,18 +101,20 @@ def size_key(name):
 
 
 def parity_line(folder):
-    """How many sequences have the tokens of the ladder's first engine, where that was measured."""
+    """How many sequences have the tokens of the ladder's first engine; None where none was compared."""
     reference = folder.parent / records.ENGINES[0]
-    if not (reference / "runs.jsonl.gz").exists() or not (folder / "runs.jsonl.gz").exists():
+    if folder == reference:
         return None
     same, compared = records.parity(folder, reference)
+    if not compared:
+        return None
     return f"{same:,} of {compared:,} sequences have the tokens that {records.ENGINES[0]} gave, warm-ups among them."
 
 
 def prediction_of(folder):
     """What the cost model expected of an engine's records, by kind and name; empty where nothing was predicted."""
     path = folder / "prediction.json"
-    return {"closed": {}, "open": {}} | (json.loads(path.read_text()) if path.exists() else {})
+    return {"closed": {}, "open": {}} | (records.read_json(path) if path.exists() else {})
 
 
 def commits_line(folder):
@@ -176,12 +178,26 @@ def engine_page(engine, folder):
 
 
 def same_outputs(folders):
-    """Workloads of which two engines gave different tokens."""
-    outputs = {}
+    """A sentence: how many sequences gave the same tokens wherever two engines ran the same ones, and which engines were not compared."""
+    outputs = {}  # (workload, sequence, tokens) -> output -> engines
     for engine, folder in folders:
-        for name, figures in records.closed(folder).items():
-            outputs.setdefault(name, {}).setdefault(tuple(figures["outputs"]), []).append(engine)
-    return {name: list(groups.values()) for name, groups in outputs.items() if len(groups) > 1}
+        for name, figures in {} if records.simulated(folder) else records.closed(folder).items():
+            for sequence, tokens, output in figures["outputs"]:
+                outputs.setdefault((name, sequence, tokens), {}).setdefault(output, []).append(engine)
+    compared = {key: groups for key, groups in outputs.items() if len(set(sum(groups.values(), []))) > 1}
+    if not compared:
+        made_up = all(records.simulated(folder) for _, folder in folders)
+        return "The engines' tokens were not compared: " + ("those of a simulated device are made up." if made_up else "no two engines ran the same sequences.")
+    engines = {engine for groups in compared.values() for engine in sum(groups.values(), [])}
+    left = [engine for engine, _ in folders if engine not in engines]
+    differing = {}
+    for (name, _, _), groups in compared.items():
+        if len(groups) > 1:
+            differing.setdefault(name, list(groups.values()))
+    count = f"{len(compared):,} sequences that two engines or more ran"
+    verdict = (f"The tokens of {count} are the same in all of them ({len(engines)} engines)." if not differing else
+               f"Of {count}, outputs differ: " + "; ".join(f"{name}: {groups}" for name, groups in differing.items()) + ".")
+    return verdict + (f" Not compared: {', '.join(left)}." if left else "")
 
 
 def ladder_page(root, folders):
@@ -194,9 +210,7 @@ def ladder_page(root, folders):
         rows.append([f"[{engine}]({folder.name}/README.md)", f"{single['ttft_ms']:.2f}" if single else "", f"{single['itl_p50_ms']:.3f}" if single else "",
                      f"{largest['tokens_per_s']:.0f} at {largest['batch']}" if largest else "", f"{most:.2f}" if most else ""])
     context = records.context(folders[0][1])
-    differing = same_outputs(folders)
-    verdict = ("Every engine gave the same tokens for every workload." if not differing else
-               "Outputs differ: " + "; ".join(f"{name}: {groups}" for name, groups in differing.items()))
+    verdict = same_outputs(folders)
     figures = sorted((root / "figures").glob("*.svg")) if (root / "figures").is_dir() else []
     pictures = "\n".join(f"![{path.stem}](figures/{path.name})" for path in figures)
     return (f"# The ladder on {context['device_name']}\n\n{context['model']}, {context['dtype']}.\n\n"
@@ -238,7 +252,7 @@ def controls_tables(root):
 def overhead_grades(root):
     """(engine, context, figures, predicted ones) of each pass over one token that was predicted."""
     path = root / "overhead-prediction.json"
-    expected = json.loads(path.read_text())["passes"] if path.exists() else {}
+    expected = records.read_json(path)["passes"] if path.exists() else {}
     return [(engine, context, figures, expected[engine][str(context)]) for engine, found in records.overhead(root).items()
             for context, figures in found.items() if str(context) in expected.get(engine, {})]
 
@@ -250,7 +264,7 @@ def overhead_parts(root):
     rows = [[engine, str(context), *compared(PASS_KEYS, figures, predicted)] for engine, context, figures, predicted in overhead_grades(root)]
     if rows:
         path = root / "overhead-prediction.json"
-        parts.append(f"Predicted by the cost model of \"{json.loads(path.read_text())['from']}\" in commit {commit_of(path)}; records in commit "
+        parts.append(f"Predicted by the cost model of \"{records.read_json(path)['from']}\" in commit {commit_of(path)}; records in commit "
                      f"{', '.join(sorted({commit_of(file) for file in files}))}.")
         parts.append(table(header_of(["engine", "context"], PASS_KEYS), rows))
     return ["## What a pass over one token costs", *parts] if parts else []
@@ -259,10 +273,14 @@ def overhead_parts(root):
 def golden(file, folder):
     """`file`: {"p16": {"prompt_tokens", "token_ids"}, ...}, of one sequence alone."""
     lines = []
-    for label, output in json.loads(file.read_text()).items():
+    for label, output in records.read_json(file).items():
+        if not isinstance(output, dict) or not output.get("token_ids") or "prompt_tokens" not in output:
+            records.damaged(file, f"{label} has no prompt_tokens and token_ids")
         sha = hashlib.sha256(",".join(map(str, output["token_ids"])).encode()).hexdigest()[:8]
         lines.append(json.dumps({"workload": f"{label}-x1", "sequence_index": 0, "prompt_tokens": output["prompt_tokens"], "output_sha8": sha,
                                  "token_ids": output["token_ids"]}))
+    if not lines:
+        records.damaged(file, "no outputs")
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(folder / "runs.jsonl.gz", "wt", encoding="utf-8") as out:
         out.write("\n".join(lines) + "\n")
@@ -271,7 +289,7 @@ def golden(file, folder):
 def published(root):
     """Prints the series' figures, each with what was measured here after it."""
     series = json.loads((pathlib.Path(__file__).parent / "traces" / "published.json").read_text())
-    folders = dict(records.engine_folders(root))
+    folders = dict(records.ladder_folders(root))
     keys = {"ttft_ms": "TTFT, ms", "decode_tps": "tokens/s", "itl_p95_ms": "ITL p95, ms", "peak_gib": "peak, GiB"}
     rows = []
     for engine, prompts in series["single"].items():
@@ -310,14 +328,11 @@ def goodput_headline(root):
 
 
 def write(root):
-    folders = records.engine_folders(root)
-    if not folders:
-        sys.exit(f"{root}: no records")
-    for engine, folder in folders:
-        (folder / "README.md").write_text(engine_page(engine, folder))
-        print(folder / "README.md")
-    (root / "LADDER.md").write_text(ladder_page(root, folders))
-    print(root / "LADDER.md")
+    folders = records.ladder_folders(root)
+    pages = {folder / "README.md": engine_page(engine, folder) for engine, folder in folders} | {root / "LADDER.md": ladder_page(root, folders)}
+    for path, page in pages.items():
+        path.write_text(page)
+        print(path)
     goodput_headline(root)
 
 

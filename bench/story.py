@@ -7,7 +7,6 @@ A table stands between `<!-- NAME -->` and `<!-- end -->`; what stands there is 
 here, whether it holds), engines, predictions, cpu. A part whose records are missing says so.
 """
 import argparse
-import json
 import pathlib
 import re
 import sys
@@ -23,7 +22,7 @@ class Ladder:
 
     def __init__(self, root):
         self.root = pathlib.Path(root)
-        self.folders = dict(records.engine_folders(root))
+        self.folders = dict(records.ladder_folders(root))
         self.closed = {engine: records.closed(folder) for engine, folder in self.folders.items()}
         self.passes = {engine: records.open_passes(folder) for engine, folder in self.folders.items()}
         self.overhead = records.overhead(root)
@@ -164,9 +163,16 @@ def goodput(ladder):
 
 
 def same_tokens(ladder):
-    pairs = [records.parity(folder, ladder.folders["naive"]) for name, folder in all_folders(ladder.root) if name.name in records.ENGINES]
-    same, compared = (sum(pair[i] for pair in pairs) for i in (0, 1))
-    return f"{same:,} of {compared:,} sequences, warm-ups too", holds(same == compared)
+    if records.simulated(ladder.folders["naive"]):
+        return "not compared: the tokens of a simulated device are made up", ""
+    pairs = {name: records.parity(folder, ladder.folders["naive"]) for name, folder in all_folders(ladder.root)
+             if name.name in records.ENGINES and str(name) != "naive"}
+    same, compared = (sum(pair[i] for pair in pairs.values()) for i in (0, 1))
+    left = [engine for engine in records.ENGINES if engine != "naive" and not any(pair[1] for name, pair in pairs.items() if name.name == engine)]
+    if not compared:
+        return "not compared: no other engine ran naive's prompts", ""
+    beside = f"; not compared: {', '.join(left)}" if left else ""
+    return f"{same:,} of {compared:,} sequences, warm-ups too{beside}", holds(same == compared and not left, same == compared)
 
 
 # (engine, claim, what the series found on its card, what is found here)
@@ -240,7 +246,7 @@ def predictions_table(ladder):
         path = folder / "prediction.json"
         if not path.exists():
             continue
-        predicted = json.loads(path.read_text())
+        predicted = records.read_json(path)
         if "goodput_per_s" in predicted:
             grades = [grade(predicted["goodput_per_s"], records.goodput(folder)[0])]
         else:
@@ -266,9 +272,7 @@ def main():
     parser.add_argument("--cpu", type=pathlib.Path)
     arguments = parser.parse_args()
     ladder = Ladder(arguments.device)
-    if not ladder.folders:
-        sys.exit(f"{arguments.device}: no records")
-    text = arguments.page.read_text()
+    text = records.read_text(arguments.page)
     for name, content in (("parts", parts_table), ("engines", engines_table), ("predictions", predictions_table)):
         text = fill(text, name, content(ladder))
     if arguments.cpu:

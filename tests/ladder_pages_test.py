@@ -1,0 +1,190 @@
+"""What the ladder's pages say of records written by hand: only what was measured and compared, and one line where an input is damaged."""
+import csv
+import gzip
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+REPORT, STORY, PLOT = (ROOT / "bench" / f"{name}.py" for name in ("report", "story", "plot"))
+FAULTS = []
+
+sys.path.insert(0, str(ROOT / "bench"))
+import ladder_records as records  # noqa: E402
+
+
+def expect(condition, what):
+    if not condition:
+        FAULTS.append(what)
+
+
+def run(*command, code=0, env=None):
+    done = subprocess.run([sys.executable, *(str(part) for part in command)], cwd=ROOT, capture_output=True, text=True, env=env)
+    expect(done.returncode == code, f"{command}: exit {done.returncode}: {done.stdout[-300:]}{done.stderr[-500:]}")
+    return done.stdout + done.stderr
+
+
+def refused(what, *command, env=None):
+    """Ends with 1 and one line that holds `what`."""
+    said = run(*command, code=1, env=env)
+    expect(len(said.splitlines()) == 1 and what in said, f"one line with {what}: {said[-500:]}")
+
+
+def store(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()))
+
+
+def rows_of(name, rows):
+    text = io.StringIO()
+    writer = csv.DictWriter(text, sorted(records.COLUMNS[name]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def context(engine, device="cpu", model="tiny"):
+    return {"engine": engine, "engine_params": "{}", "model": model, "dtype": "float32", "device": device, "device_name": f"{device}: a device",
+            "ridge_version": "0.1.0", "commit": "abc1234"}
+
+
+def closed(root, engine, prompts, ids=(1, 2), itl_ms=2.0, **other):
+    """One run of each prompt alone."""
+    sha = "".join(f"{token:04x}" for token in ids)[:8]
+    rows = [context(engine, **other) | {"is_warmup": "False", "workload": f"{prompt}-x1", "run_index": 0, "batch_id": prompt, "completion_tokens": len(ids),
+                                        "total_s": 0.1, "decode_s": 0.05, "peak_mem_bytes": "", "prompt_label": prompt, "prompt_tokens": prompt[1:],
+                                        "ttft_s": 0.05, "itl_p50_ms": itl_ms, "itl_p95_ms": itl_ms, "notes": "steps 2, rows 17", "sequence_index": 0,
+                                        "output_sha8": sha} for prompt in prompts]
+    store(root / engine / "runs.csv.gz", rows_of("runs.csv.gz", rows))
+    lines = [{"workload": row["workload"], "prompt_label": row["prompt_label"], "prompt_tokens": 16, "output_sha8": sha, "token_ids": list(ids),
+              "is_warmup": False, "token_gaps_us": [0, 2000]} for row in rows]
+    store(root / engine / "runs.jsonl.gz", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def arrivals(root, engine, rates=(4,), gap_s=0.01, requests=(("p16", 8), ("p64", 8)), **other):
+    rows = [context(engine, **other) | {"in_flight": 0, "sweep_id": f"{rate}", "last_rate": 0, "rate": rate, "latency_s": 0.1, "arrival_s": i / rate, "queue_s": 0,
+                                        "ttft_s": 0.02, "completion_tokens": budget, "end": "length", "prompt_label": label, "budget": budget, "seed": 0}
+            for rate in rates for i, (label, budget) in enumerate(requests)]
+    store(root / engine / "arrivals.csv.gz", rows_of("arrivals.csv.gz", rows))
+    spread = {"p50": gap_s, "p99": gap_s, "worst": gap_s}
+    lines = [{"rate": rate, "in_flight": 0, "last_rate": 0, "itl_s": spread, "disturbance_s": spread, "disturbed_over_150_ms": 0, "notes": ""} for rate in rates]
+    store(root / engine / "passes.jsonl.gz", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def ladder_page(root):
+    run(REPORT, "write", root)
+    return (root / "LADDER.md").read_text()
+
+
+def story_rows(root):
+    """Claim -> the cells after it, of the page that story.py writes."""
+    page = root / "STORY.md"
+    page.write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("parts", "engines", "predictions")))
+    run(STORY, page, root)
+    return {cells[1]: cells[2:] for cells in (line.strip("| ").split(" | ") for line in page.read_text().splitlines()) if len(cells) >= 4}
+
+
+def comparisons(folder):
+    """No sentence about tokens without a comparison, and who was left out of it."""
+    same = "Every engine gives naive's tokens"
+    closed(folder / "one", "ridge", ["p16"])
+    expect("were not compared: no two engines ran the same sequences." in ladder_page(folder / "one"), "one engine only")
+    arrivals(folder / "open", "flash")
+    arrivals(folder / "open", "ridge")
+    expect("were not compared" in ladder_page(folder / "open"), "arrivals only")
+    for engine in ("naive", "ridge"):
+        closed(folder / "simulated", engine, ["p16"], device="simulated:h200")
+    expect("were not compared: those of a simulated device are made up." in ladder_page(folder / "simulated"), "simulated")
+    expect(story_rows(folder / "simulated")[same][1].startswith("not compared"), "simulated, in the story")
+    closed(folder / "disjoint", "naive", ["p16"])
+    closed(folder / "disjoint", "ridge", ["p64"])
+    expect("were not compared" in ladder_page(folder / "disjoint"), "disjoint prompts")
+    expect(story_rows(folder / "disjoint")[same][1].startswith("not compared"), "disjoint prompts, in the story")
+    expect("naive gave" not in (folder / "disjoint/ridge/README.md").read_text(), "nothing to say of 0 sequences")
+    some = folder / "some"
+    for engine in ("naive", "cached"):
+        closed(some, engine, ["p16", "p64"])
+    arrivals(some, "ridge")
+    expect("The tokens of 2 sequences that two engines or more ran are the same in all of them (2 engines). Not compared: ridge." in ladder_page(some), "counts")
+    found = story_rows(some)[same]
+    expect(found[1].startswith("2 of 2 sequences, warm-ups too; not compared: batched") and found[2].startswith("in part"), f"in part: {found}")
+    (some / "cached/runs.jsonl.gz").unlink()
+    expect(story_rows(some)[same][1].startswith("not compared"), "no token ids")
+    closed(some, "cached", ["p16", "p64"], ids=(1, 3))
+    expect("Of 2 sequences that two engines or more ran, outputs differ: p16-x1: [['naive'], ['cached']]" in ladder_page(some), "outputs differ")
+
+
+def damages(folder):
+    """One line with the file's name and exit 1 from every script."""
+    root, page = folder / "damaged", folder / "page.md"
+    page.write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("parts", "engines", "predictions")))
+    whole = rows_of("runs.csv.gz", [])
+
+    def cut(path):
+        path.write_bytes(path.read_bytes()[:-12])
+
+    harm = [("runs.csv.gz", cut), ("runs.csv.gz", lambda path: path.write_text("no gzip")), ("runs.csv.gz", lambda path: path.write_bytes(b"")),
+            ("runs.csv.gz", lambda path: store(path, whole)), ("runs.csv.gz", lambda path: store(path, "a,b\n1,2\n")),
+            ("runs.csv.gz", lambda path: store(path, gzip.decompress(path.read_bytes()).decode()[:-9])),
+            ("runs.jsonl.gz", cut), ("runs.jsonl.gz", lambda path: store(path, '{"workload": "p16-x1", "pro')), ("runs.jsonl.gz", lambda path: store(path, "{}\n")),
+            ("passes.jsonl.gz", cut), ("passes.jsonl.gz", pathlib.Path.unlink), ("arrivals.csv.gz", cut), ("prediction.json", lambda path: path.write_text("{"))]
+    for name, spoil in harm:
+        for engine in ("naive", "cached"):
+            closed(root, engine, ["p16", "p64"])
+            arrivals(root, engine)
+            (root / engine / "prediction.json").write_text('{"from": "a model", "closed": {}, "open": {}}')
+        path = root / "cached" / name
+        spoil(path)
+        refused(f"{path}: ", REPORT, "write", root)
+        refused(f"{path}: ", STORY, page, root)
+    (root / "cached" / "prediction.json").unlink()
+    empty = folder / "empty"
+    empty.mkdir()
+    refused(f"{empty}: no records", REPORT, "write", empty)
+    refused(f"{empty}: no records", REPORT, "predict", empty, folder / "expected")
+    refused(f"{empty}: no records", STORY, page, empty)
+    refused("nowhere.md: No such file", STORY, folder / "nowhere.md", root)
+    for text in ("", "{", "[]", "{}", '{"p16": {"token_ids": []}}'):
+        (folder / "golden.json").write_text(text)
+        refused(f"{folder / 'golden.json'}: ", REPORT, "golden", folder / "golden.json", folder / "golden")
+    refused("nothing.json: No such file", REPORT, "golden", folder / "nothing.json", folder / "golden")
+    blocked = folder / "blocked"
+    blocked.mkdir()
+    (blocked / "matplotlib.py").write_text("raise ModuleNotFoundError\n")
+    refused("figures need matplotlib", PLOT, root, env={"PYTHONPATH": str(blocked)})
+    (blocked / "matplotlib.py").unlink()
+    (blocked / "matplotlib").mkdir()  # as much of it as is asked before there is something to draw
+    (blocked / "matplotlib/__init__.py").write_text("def use(_): pass\n")
+    (blocked / "matplotlib/pyplot.py").write_text("def get_cmap(_): return str\n")
+    refused(f"{empty}: no records", PLOT, empty, env={"PYTHONPATH": str(blocked)})
+
+
+def models(folder):
+    """Two models are no ladder; a service and a peer name theirs as they like."""
+    root = folder / "models"
+    closed(root, "naive", ["p16"])
+    arrivals(root, "service", device="service", model="m")
+    arrivals(root, "peer", device="peer", model="n")
+    (root / "peer/passes.jsonl.gz").unlink()
+    ladder_page(root)
+    closed(root / "controls" / "slots-8", "ridge", ["p16"], model="other")
+    refused("two models are no ladder: tiny in ", REPORT, "write", root)
+    (root / "controls/slots-8/ridge/runs.csv.gz").unlink()
+    closed(root, "ridge", ["p16"], model="other")
+    refused("two models are no ladder: tiny in ", REPORT, "write", root)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        comparisons(folder)
+        damages(folder)
+        models(folder)
+    print("\n".join(FAULTS) or "the pages say what was measured")
+    return 1 if FAULTS else 0
+
+
+sys.exit(main())
