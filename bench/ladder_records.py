@@ -193,6 +193,12 @@ def goodput(folder, ttft_s=0.5, itl_ms=25.0, least_served=0.8):
                 and figures.get("itl_p99_ms", math.inf) <= itl_ms), default=(0.0, 0.0))
 
 
+def way(folder):
+    """How the requests of a folder's arrivals went: `ridge-bench serve-load` asks a service, `arrivals` an engine of its own."""
+    services = {row["device"] == "service" for row in read_csv(pathlib.Path(folder) / "arrivals.csv.gz")}
+    return "through worker and router" if services == {True} else "in one process" if services == {False} else "in more ways than one"
+
+
 def open_figures(rows):
     served = [row for row in rows if row["latency_s"]]
     ends = [float(row["arrival_s"]) + float(row["latency_s"]) for row in served]

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Predictions and reports of the ladder.
 
-usage: bench/report.py predict SIMULATED bench/results/DEVICE    keep what the cost model expects, before anything is measured
+usage: bench/report.py predict SIMULATED bench/results/DEVICE [--replace]
+                                                                 keep what the cost model expects, before anything is measured
        bench/report.py write bench/results/DEVICE                README.md of each engine, and LADDER.md of all
        bench/report.py published bench/results/DEVICE            the series' published figures beside the measured ones
        bench/report.py golden FILE FOLDER                         published token ids as records, for `ridge-bench parity`
 
 SIMULATED holds records of the same workloads on `--device simulated:CARD`. `write` compares: within 10 % of the prediction is a
-hit, within 25 % near, anything else a miss. It names the commits that hold prediction and records, so that a reader sees which
+hit, within 25 % near, anything else a miss. A prediction that has records beside it is kept: --replace writes another. It names the commits that hold prediction and records, so that a reader sees which
 came first.
 """
 import argparse
@@ -53,25 +54,32 @@ def commit_of(path):
     return run.stdout.strip() or "uncommitted"
 
 
-def keep(path, prediction):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(prediction, indent=1) + "\n")
-    print(path)
+def has_records(folder):
+    return any(found for pattern in ("runs.csv.gz", "arrivals.csv.gz", "overhead-*.md") for found in folder.glob(pattern))
 
 
-def predict(simulated, device_root):
+def predict(simulated, device_root, replace):
     folders, passes = all_folders(simulated), records.overhead(simulated)
     if not folders and not passes:
         sys.exit(f"{simulated}: no records")
+    predictions = {}
     for name, folder in folders:
         prediction = {"from": records.context(folder)["device_name"], **figures_of(folder)}
         if name.parts[0] == "goodput":
             prediction = {"from": prediction["from"], "goodput_per_s": records.goodput(folder)[0]}
-        keep(device_root / name / "prediction.json", prediction)
+        predictions[device_root / name / "prediction.json"] = json.dumps(prediction, indent=1) + "\n"
     if passes:
         expected = {engine: {str(context): {key: figures[key] for key in PASS_KEYS} for context, figures in found.items()}
                     for engine, found in passes.items()}
-        keep(device_root / "overhead-prediction.json", {"from": records.overhead_device(simulated), "passes": expected})
+        prediction = {"from": records.overhead_device(simulated), "passes": expected}
+        predictions[device_root / "overhead-prediction.json"] = json.dumps(prediction, indent=1) + "\n"
+    others = [path for path, text in predictions.items() if path.exists() and path.read_text() != text and has_records(path.parent)]
+    if others and not replace:
+        sys.exit(f"{others[0]}: predicted otherwise before the records beside it were made ({len(others)} such); --replace replaces it")
+    for path, text in predictions.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        print(path)
 
 
 def table(header, rows):
@@ -228,7 +236,7 @@ def controls_tables(root):
             if part.name == "goodput":
                 rate, served = records.goodput(folder)
                 expected = prediction.get("goodput_per_s")
-                goodput.append([engine, f"{rate:.1f}", f"{expected:.1f} {grade(expected, rate)}" if expected else "", f"{served:.1f}"])
+                goodput.append([engine, f"{rate:.1f}", f"{expected:.1f} {grade(expected, rate)}" if expected else "", f"{served:.1f}", records.way(folder)])
                 continue
             for name, figures in records.closed(folder).items():
                 closed.append([part.name, engine, name, f"{figures['total_s']:.2f}", *compared(CLOSED_KEYS, figures, prediction["closed"].get(name))])
@@ -245,7 +253,7 @@ def controls_tables(root):
     if at_once:
         parts.append(table(["control", "engine", "in flight", "served/s", "tokens/s", "TTFT p50, s"], at_once))
     if goodput:
-        parts.append("Goodput (p99 TTFT <= 500 ms, p99 ITL <= 25 ms), requests/s:\n\n" + table(["engine", "offered", "predicted", "served of it"], goodput))
+        parts.append("Goodput (p99 TTFT <= 500 ms, p99 ITL <= 25 ms), requests/s:\n\n" + table(["engine", "offered", "predicted", "served of it", "asked"], goodput))
     return ["## Controls", *parts] if parts else []
 
 
@@ -316,15 +324,16 @@ def published(root):
 
 
 def goodput_headline(root):
-    """Keeps ridge's goodput beside flash's as the device's figure with a bar, where both were measured at a commit that is known."""
+    """Keeps ridge's goodput beside flash's as the device's figure with a bar, where both were measured alike at a commit that is known."""
     folders = [root / "goodput" / engine for engine in ("flash", "ridge")]
     commit = [(records.commits(folder) or ["unknown"])[-1] for folder in folders][-1]
     flash, ridge = (records.goodput(folder)[0] for folder in folders)
-    if flash > 0 and ridge > 0 and commit != "unknown":
+    ways = {records.way(folder) for folder in folders}
+    if flash > 0 and ridge > 0 and commit != "unknown" and len(ways) == 1:
         context = records.context(root / "naive") or records.context(folders[1])
         headline.update(root / "headline.json", f"bench/ladder.sh --model {context['model']} --device {context['device']} --out DIR --only goodput", commit,
                         [("goodput_ridge_over_flash", ridge / flash, "ratio", ">= 1.2",
-                          f"flash through worker and router, same ladder: {flash:.1f} requests/s offered, ridge {ridge:.1f}")])
+                          f"flash {ways.pop()}, same ladder: {flash:.1f} requests/s offered, ridge {ridge:.1f}")])
 
 
 def write(root):
@@ -342,6 +351,7 @@ def main():
     command = commands.add_parser("predict")
     command.add_argument("simulated", type=pathlib.Path)
     command.add_argument("device", type=pathlib.Path)
+    command.add_argument("--replace", action="store_true", help="predictions that have records beside them, too")
     commands.add_parser("write").add_argument("device", type=pathlib.Path)
     commands.add_parser("published").add_argument("device", type=pathlib.Path)
     command = commands.add_parser("golden")
@@ -349,7 +359,7 @@ def main():
     command.add_argument("folder", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.command == "predict":
-        predict(arguments.simulated, arguments.device)
+        predict(arguments.simulated, arguments.device, arguments.replace)
     elif arguments.command == "golden":
         golden(arguments.file, arguments.folder)
     elif arguments.command == "published":

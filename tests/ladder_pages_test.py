@@ -177,12 +177,67 @@ def models(folder):
     refused("two models are no ladder: tiny in ", REPORT, "write", root)
 
 
+def trends(folder):
+    """Claims name the points that there are, and one point is no trend."""
+    root = folder / "trends"
+    flat, chunk = "With a cache a token costs the same after any prompt", "The chunk is the price of a gap"
+    closed(root, "cached", ["p64"])
+    arrivals(root / "controls" / "chunk-128", "chunked")
+    found = story_rows(root)
+    expect(found[flat][1:] == ["2.00 ms a token at p64, no other prompt"], f"one prompt: {found[flat]}")
+    expect(found[chunk][1:] == ["worst gap by chunk, in tokens: 128: 10 ms, no other chunk"], f"one chunk: {found[chunk]}")
+    closed(root, "cached", ["p256", "p64"])
+    arrivals(root / "controls" / "chunk-512", "chunked", gap_s=0.02)
+    found = story_rows(root)
+    expect(found[flat][1:] == ["2.00 to 2.00 ms a token from p64 to p256", "yes"], f"two prompts: {found[flat]}")
+    expect(found[chunk][1:] == ["worst gap by chunk, in tokens: 128: 10 ms, 512: 20 ms", "yes"], f"two chunks: {found[chunk]}")
+
+
+def goodput(folder):
+    """Says whether the search went through services, and compares nothing that went two ways."""
+    for name, devices, told in (("services", ("service", "service"), "through worker and router"), ("process", ("cpu", "cpu"), "in one process"),
+                                ("both", ("cpu", "service"), None)):
+        root = folder / name
+        closed(root, "naive", ["p16"])
+        for engine, device in zip(("flash", "ridge"), devices):
+            arrivals(root / "goodput", engine, rates=(4, 64), device=device)
+        page = ladder_page(root)
+        headline = root / "headline.json"
+        if told is None:
+            expect(not headline.exists(), "two ways are no ratio")
+            continue
+        expect(page.count(f"| {told} |") == 2, f"LADDER.md: {told}")
+        expect(json.loads(headline.read_text())[0]["baseline"].startswith(f"flash {told}, same ladder: 4.0 "), f"{headline.read_text()}")
+
+
+def predictions(folder):
+    """A prediction with records beside it stays, unless it is to be replaced."""
+    expected, device = folder / "expected", folder / "predicted"
+    closed(expected, "naive", ["p16"])
+    kept = device / "naive/prediction.json"
+    run(REPORT, "predict", expected, device)
+    closed(expected, "naive", ["p16"], itl_ms=3.0)
+    run(REPORT, "predict", expected, device)  # nothing measured yet
+    before = kept.read_text()
+    closed(device, "naive", ["p16"])
+    run(REPORT, "predict", expected, device)  # the same again
+    closed(expected, "naive", ["p16"], itl_ms=4.0)
+    closed(expected, "cached", ["p16"])
+    refused(f"{kept}: predicted otherwise", REPORT, "predict", expected, device)
+    expect(kept.read_text() == before and not (device / "cached").exists(), "a refused prediction writes nothing")
+    run(REPORT, "predict", expected, device, "--replace")
+    expect(json.loads(kept.read_text())["closed"]["p16-x1"]["itl_p50_ms"] == 4.0, "replaced")
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         comparisons(folder)
         damages(folder)
         models(folder)
+        trends(folder)
+        goodput(folder)
+        predictions(folder)
     print("\n".join(FAULTS) or "the pages say what was measured")
     return 1 if FAULTS else 0
 

@@ -134,6 +134,7 @@ def story(bench, folder):
     run(sys.executable, BENCH / "report.py", "write", folder / "known")
     expect(re.search(r"\| ridge \| [\d.]+ \| 1.0 miss \| [\d.]+ \|", (folder / "known/LADDER.md").read_text()), "goodput's prediction stays, and is graded")
     figure, = json.loads((folder / "known" / "headline.json").read_text())
+    expect(figure["baseline"].startswith("flash in one process, same ladder: "), f"simulated services are none: {figure}")
     expect(figure["name"] == "goodput_ridge_over_flash" and figure["commit"] == "abc1234" and 0.5 < figure["value"] < 2, f"headline: {figure}")
     whole = (out / "LADDER.md").read_text()
     expect("## Controls" in whole and "chunk-128/chunked, chunk-512/chunked" in whole, "controls have tables, and say who predicted them")
