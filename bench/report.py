@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 
+import again
 import headline
 import ladder_records as records
 
@@ -170,18 +171,9 @@ def engine_page(engine, folder):
     pictures = [picture for picture, drawn in (("prompt-length", closed), ("batch-size", closed), ("arrival-rate", passes)) if drawn
                 and (folder.parent / "figures" / f"{picture}.svg").exists()]
     parts.append("\n".join(f"![{picture}](../figures/{picture}.svg)" for picture in pictures))
-    flags = f"--model {context['model']} --device {context['device']} --engine {engine} --out {folder.parent}"
-    commands = []
-    if closed:
-        prompts = sorted({f["label"] for f in closed.values() if f["label"] != "mixed"}, key=lambda label: int(label[1:]))
-        mixed = [str(f["batch"]) for name, f in closed.items() if name.startswith("mixed")]
-        sizes = sorted({f["batch"] for name, f in closed.items() if not name.startswith("mixed")})
-        commands.append(f"ridge-bench closed {flags} --prompts {','.join(prompts) or 'none'}" + (f" --batch_size {','.join(map(str, sizes))}" if sizes else "")
-                        + (f" --mixed {','.join(mixed)}" if mixed else ""))
-    if passes:
-        commands.append(f"ridge-bench arrivals {flags} --rates {','.join(f'{rate:g}' for rate in passes)}")
+    commands = again.commands(engine, folder)
     if commands:
-        parts.append("Again (all engines, with the numbers of runs and tokens that were taken: `bench/ladder.sh`):\n\n```sh\n" + "\n".join(commands) + "\n```")
+        parts.append("Again, into a folder of its own (all engines, with the numbers of runs that were taken: `bench/ladder.sh`):\n\n```sh\n" + "\n".join(commands) + "\n```")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -229,6 +229,27 @@ def predictions(folder):
     expect(json.loads(kept.read_text())["closed"]["p16-x1"]["itl_p50_ms"] == 4.0, "replaced")
 
 
+def commands(folder):
+    """What a page says to type: the right command for a service, and what arrived."""
+    root = folder / "typed"
+    items = [json.loads(line) for line in (ROOT / "bench/traces/mixed-tiny-8.jsonl").read_text().splitlines()[1:]]
+    tiny = [(item["label"], item["max_tokens"]) for item in items]
+    closed(root, "naive", ["p64", "p16"])
+    arrivals(root, "ridge", rates=(4, 8), requests=tiny)
+    arrivals(root, "front", rates=(4,), device="service", requests=(("p1024", 256), ("p16", 192)))
+    arrivals(root, "other", rates=(4,), requests=(("p7", 3),))
+    arrivals(root, "peer", device="peer")
+    ladder_page(root)
+    pages = {engine: (root / engine / "README.md").read_text() for engine in ("naive", "ridge", "front", "other", "peer")}
+    bench = "\nbuild/release/bin/ridge-bench"
+    own = '--model "$model" --device cpu'
+    expect(f"\nmodel=PATH  # of tiny{bench} closed {own} --engine naive --out build/again --prompts p16,p64 --batch_size 1 --new_tokens 2\n" in pages["naive"], pages["naive"])
+    expect(f"{bench} arrivals {own} --engine ridge --out build/again --rates 4,8 --workload bench/traces/mixed-tiny-8.jsonl\n" in pages["ridge"], pages["ridge"])
+    expect(f"{bench} serve-load --target 127.0.0.1:50050 --called front --out build/again --rates 4 --requests 2\n" in pages["front"], pages["front"])
+    expect('\nworkload=PATH  #' in pages["other"] and '--rates 4 --workload "$workload"\n' in pages["other"], pages["other"])
+    expect("Again" not in pages["peer"], "a peer is measured by a program of its own")
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -238,6 +259,7 @@ def main():
         trends(folder)
         goodput(folder)
         predictions(folder)
+        commands(folder)
     print("\n".join(FAULTS) or "the pages say what was measured")
     return 1 if FAULTS else 0
 

@@ -16,6 +16,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 BENCH = ROOT / "bench"
 FAULTS = []
 
+sys.path.insert(0, str(BENCH))
+import ladder_records as records  # noqa: E402
+
 
 def expect(condition, what):
     if not condition:
@@ -158,7 +161,10 @@ def main():
         page = (device / "flash" / "README.md").read_text()
         # 5 workloads with three figures each and 2 rates with three each, and the simulation repeats itself.
         expect("Grade: 21 of 21 predictions hit, 0 near, 0 missed." in page, "grade of flash")
-        expect("ridge-bench closed --model synthetic:qwen2.5-1.5b --device simulated:a10-series --engine flash" in page, "command")
+        again = re.search(r"```sh\n(.*?)```", page, re.DOTALL)[1]
+        run("bash", "-ec", again.replace("build/release/bin/ridge-bench", str(bench)).replace("build/again", str(folder / "again")))
+        for kind in (records.closed, records.open_passes):
+            expect(set(kind(folder / "again/flash")) == set(kind(device / "flash")), f"the page's commands measure the same again: {again}")
         beside = run(sys.executable, BENCH / "report.py", "published", device)
         expect("| cached | p256 | 25.1 | " in beside and "| flash | 8 | 5.68 | " in beside, "published figures beside measured ones")
         whole = (device / "LADDER.md").read_text()
