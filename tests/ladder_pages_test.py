@@ -250,6 +250,15 @@ def commands(folder):
     expect("Again" not in pages["peer"], "a peer is measured by a program of its own")
 
 
+def peers(folder):
+    """The adapter for completions servers names what it lacks before it sends anything."""
+    lacking = folder / "lacking"
+    lacking.mkdir()
+    code = "import importlib.util, runpy, sys; importlib.util.find_spec = lambda name: None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    refused("sent with aiohttp, which is not installed", "-c", code, ROOT / "bench/peers/completions.py", "--url", "http://127.0.0.1:1",
+            "--workload", ROOT / "bench/traces/mixed-tiny-8.jsonl", "--prompts", "p.json", "--called", "peer", "--out", folder / "peers")
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -260,6 +269,7 @@ def main():
         goodput(folder)
         predictions(folder)
         commands(folder)
+        peers(folder)
     print("\n".join(FAULTS) or "the pages say what was measured")
     return 1 if FAULTS else 0
 

@@ -14,26 +14,30 @@ import collections
 import csv
 import gzip
 import io
+import importlib.util
 import json
 import pathlib
+import socket
 import sys
 import time
+import urllib.parse
 import uuid
 
 COLUMNS = ["schema", "bench_id", "sweep_id", "ridge_version", "commit", "engine", "engine_params", "model", "dtype", "device",
            "device_name", "rate", "last_rate", "in_flight", "max_batch", "seed", "requests", "unserved", "late", "prompt_label",
            "prompt_tokens", "budget", "completion_tokens", "arrival_s", "start_s", "queue_s", "ttft_s", "latency_s", "end"]
+CONNECT_S = 5
 LATE_S = 0.005
 SPIN_S = 0.001
 
 
 def read_workload(path):
     """(header, requests); an error names file and line."""
-    lines = path.read_text().splitlines()
     try:
+        lines = path.read_text().splitlines()
         header = json.loads(lines[0])
         items = [json.loads(line) for line in lines[1:] if line]
-    except (IndexError, ValueError) as error:
+    except (OSError, IndexError, ValueError) as error:
         sys.exit(f"--workload: {path}: {error}")
     if header.get("schema") != "ridge-workload/1" or not items:
         sys.exit(f"--workload: {path}: not a workload of schema ridge-workload/1")
@@ -116,6 +120,21 @@ async def replay(requests, url, model, in_flight):
         await asyncio.gather(*tasks)
 
 
+def check_server(url):
+    """Ends the program where no server listens at `url`, before anything is sent."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            sys.exit(f"--url: {url}: not an address like http://127.0.0.1:8000")
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        sys.exit(f"--url: {url}: {error}")
+    try:
+        socket.create_connection((parts.hostname, port), CONNECT_S).close()
+    except OSError as error:
+        sys.exit(f"--url: {url}: {error.strerror or error}")
+
+
 def is_served(request):
     return request.end in ("length", "stop") and request.first_s is not None
 
@@ -159,7 +178,10 @@ def write(path, records):
 def requests_of(workload, prompts_file, as_text, rate):
     """(header, requests) of a frozen workload, its times scaled to `rate`."""
     header, items = read_workload(workload)
-    prompts = json.loads(prompts_file.read_text())
+    try:
+        prompts = json.loads(prompts_file.read_text())
+    except (OSError, ValueError) as error:
+        sys.exit(f"--prompts: {prompts_file}: {error}")
     requests = []
     for item in items:
         prompt = prompts.get(item["label"])
@@ -201,6 +223,9 @@ def main():
     for name in ("rate", "in_flight"):
         if (value := getattr(arguments, name)) is not None and value <= 0:
             parser.error(f"--{name.replace('_', '-')}: must be more than 0")
+    if importlib.util.find_spec("aiohttp") is None:
+        sys.exit("completions.py: requests are sent with aiohttp, which is not installed")
+    check_server(arguments.url)
     header, requests = requests_of(arguments.workload, arguments.prompts, arguments.text, arguments.rate)
     asyncio.run(replay(requests, arguments.url.rstrip("/"), arguments.model, arguments.in_flight))
     record(arguments, header, requests)
