@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "bench/workload/draw.h"
@@ -91,6 +92,13 @@ std::string Offered(const PassOptions& options) {
   if (options.rate == 0) return "at its own times";
   if (options.last_rate > 0) return absl::StrFormat("%g to %g/s", options.rate, options.last_rate);
   return absl::StrFormat("%g/s", options.rate);
+}
+
+// Empty where at least `least_share` of what came a second was served.
+std::string MissedShare(double served_rate, double arrived_rate, double least_share) {
+  if (served_rate >= least_share * arrived_rate) return "";
+  return absl::StrFormat("served %.3f/s are %.1f %% of the %.3f/s that came, less than %g %%", served_rate,
+                         100 * served_rate / arrived_rate, arrived_rate, 100 * least_share);
 }
 
 std::string PassLine(const PassOptions& options, const OpenSummary& summary) {
@@ -337,8 +345,13 @@ absl::Status RunRates(const Subject& subject, PassOptions options, const std::ve
     }
     const absl::StatusOr<std::optional<OpenSummary>> summary = RunPass(subject, options);
     if (!summary.ok()) return summary.status();
-    const double served_rate = subject.records->ServedRate(rate, options.last_rate, options.in_flight);
-    if (served_rate < least_served_share * rate) break;  // also where the pass is on record from before
+    // Also of a pass that is on record from before.
+    const std::string missed = MissedShare(
+        subject.records->ServedRate(rate, options.last_rate, options.in_flight),
+        subject.records->ArrivedRate(rate, options.last_rate, options.in_flight), least_served_share);
+    if (missed.empty()) continue;
+    *subject.progress << "the sweep ends at " << Offered(options) << ": " << missed << std::endl;
+    break;
   }
   return absl::OkStatus();
 }
@@ -353,9 +366,18 @@ absl::Status RunConcurrencies(const Subject& subject, PassOptions options,
   return absl::OkStatus();
 }
 
-bool Meets(const OpenSummary& summary, double rate, const GoodputLimits& limits) {
-  return summary.unserved == 0 && summary.served_rate >= limits.least_served_share * rate &&
-         summary.ttft_s.p99 <= limits.ttft_p99_s && summary.itl_s.p99 <= limits.itl_p99_s;
+std::string MissedLimits(const OpenSummary& summary, const GoodputLimits& limits) {
+  std::vector<std::string> missed;
+  const auto check_ms = [&](const char* what, double is_s, double limit_s) {
+    if (is_s > limit_s)
+      missed.push_back(absl::StrFormat("p99 %s %.2f > %g ms", what, is_s * 1e3, limit_s * 1e3));
+  };
+  if (summary.unserved > 0) missed.push_back(absl::StrCat(summary.unserved, " requests were not served"));
+  check_ms("TTFT", summary.ttft_s.p99, limits.ttft_p99_s);
+  check_ms("ITL", summary.itl_s.p99, limits.itl_p99_s);
+  const std::string share = MissedShare(summary.served_rate, summary.arrival_rate, limits.least_served_share);
+  if (!share.empty()) missed.push_back(share);
+  return absl::StrJoin(missed, ", ");
 }
 
 absl::StatusOr<Goodput> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
@@ -370,7 +392,10 @@ absl::StatusOr<Goodput> SearchGoodput(const Subject& subject, PassOptions option
     if (!summary->has_value())
       return absl::FailedPreconditionError(
           "--out: a search needs a folder without its records; take another one");
-    if (Meets(**summary, rate, limits)) {
+    const std::string misses = MissedLimits(**summary, limits);
+    *subject.progress << Offered(options) << (misses.empty() ? " meets the limits" : " misses: ") << misses
+                      << std::endl;
+    if (misses.empty()) {
       found = {rate, (*summary)->served_rate};
     } else {
       missed = rate;

@@ -65,8 +65,8 @@ struct PassOptions {
 // the pass is on record already, nothing is run: nullopt.
 absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const PassOptions& options);
 
-// A pass at each rate, ascending. Ends after the first one at which less than `least_served_share` of the
-// offered rate is served; 0: takes all.
+// A pass at each rate, ascending. Ends, and says so, after the first one at which less than
+// `least_served_share` of what came a second was served; 0: takes all.
 absl::Status RunRates(const Subject& subject, PassOptions options, const std::vector<double>& rates,
                       double least_served_share);
 
@@ -78,10 +78,12 @@ absl::Status RunConcurrencies(const Subject& subject, PassOptions options,
 struct GoodputLimits {
   double ttft_p99_s = 0.5;
   double itl_p99_s = 0.025;
-  // Of the offered rate: a short trace is over before the queue that too high a rate builds up is long.
+  // Of the requests a second that came: a short trace is over before the queue that too high a rate builds up
+  // is long.
   double least_served_share = 0.8;
 };
-bool Meets(const OpenSummary& summary, double rate, const GoodputLimits& limits);
+// What a pass missed, with its figures, as "p99 ITL 31.20 > 25 ms"; empty where it met the limits.
+std::string MissedLimits(const OpenSummary& summary, const GoodputLimits& limits);
 
 // Requests a second: what was offered, and what of it was served within the pass. A short pass serves less
 // than is offered, since its last requests' own time counts.
@@ -92,7 +94,8 @@ struct Goodput {
 
 // The highest rate that meets the limits with every request served: doubles from `first_rate` (or halves it,
 // where that is too much), then halves the interval until it is within 5 %. 0 where a 32nd of the first rate
-// does not meet them. A search needs a folder without its records.
+// does not meet them. The progress says of each rate what it missed. A search needs a folder without its
+// records.
 absl::StatusOr<Goodput> SearchGoodput(const Subject& subject, PassOptions options, double first_rate,
                                       const GoodputLimits& limits);
 

@@ -24,7 +24,8 @@ ABSL_FLAG(std::string, mooncake, "", "recorded trace instead of the mixed draw: 
 ABSL_FLAG(std::string, burstgpt, "", "recorded trace instead of the mixed draw: BurstGPT's CSV");
 ABSL_FLAG(double, time_scale, 1, "gaps of a trace are multiplied by it");
 ABSL_FLAG(int, most_tokens, 1 << 20, "requests of a trace with more tokens are left out");
-ABSL_FLAG(double, least_served, 0, "end after the first rate of which less than this share is served");
+ABSL_FLAG(double, least_served, 0,
+          "end after the first rate at which less than this share of what came a second is served");
 ABSL_FLAG(int, stop_above, 0, "stop sending where more requests than this are unanswered; 0: never");
 ABSL_FLAG(double, cancelled_share, 0, "of the requests: their clients leave after a random number of tokens");
 ABSL_FLAG(bool, goodput, false, "instead of --rates: search the highest rate that meets the limits");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bench/records/arrival_record.h"
 #include "bench/records/latency.h"
 #include "nlohmann/json.hpp"
 
@@ -96,6 +97,10 @@ OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const
   std::stable_sort(summary.failures.begin(), summary.failures.end(),
                    [](const Failure& a, const Failure& b) { return a.count > b.count; });
   const double span_s = requests.empty() ? 0 : last_end_s - requests.front().arrival_s;
+  if (!requests.empty()) {
+    summary.arrival_rate = ArrivalRate(static_cast<int32_t>(requests.size()), requests.front().arrival_s,
+                                       requests.back().arrival_s);
+  }
   if (span_s > 0) {
     summary.served_rate = summary.served / span_s;
     summary.tokens_per_second = static_cast<double>(tokens) / span_s;
@@ -129,6 +134,7 @@ nlohmann::ordered_json ToJson(const OpenSummary& summary) {
           {"failures", std::move(failures)},
           {"late", summary.late},
           {"served_per_s", summary.served_rate},
+          {"arrived_per_s", summary.arrival_rate},
           {"tokens_per_s", summary.tokens_per_second},
           {"shared_message_tokens", summary.shared_message_tokens},
           {"queue_s", SpreadJson(summary.queue_s)},

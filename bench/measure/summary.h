@@ -31,7 +31,8 @@ struct OpenSummary {
   std::vector<Failure> failures;      // the most frequent first
   int32_t late = 0;                   // sent later than scheduled by more than kLateSeconds
   double served_rate = 0;             // served requests / (first arrival to the last one's end)
-  double tokens_per_second = 0;       // generated tokens over the same time
+  double arrival_rate = 0;            // requests a second that came, see ArrivalRate
+  double tokens_per_second = 0;       // generated tokens over the same time as served_rate
   int32_t shared_message_tokens = 0;  // that came in one message with the token before: a gap of 0
   Spread queue_s;                     // from the scheduled arrival to the first step that worked on it
   Spread ttft_s;                      // from the scheduled arrival to the first token

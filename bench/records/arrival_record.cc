@@ -52,6 +52,10 @@ Columns ColumnsOf(const RunContext& context, const ArrivalRecord& record) {
 
 }  // namespace
 
+double ArrivalRate(int32_t requests, double first_s, double last_s) {
+  return last_s > first_s ? (requests - 1) / (last_s - first_s) : 0;
+}
+
 std::string ArrivalCsvHeader() {
   std::vector<std::string> names;
   for (const auto& [name, value] : ColumnsOf({}, {})) names.push_back(name);

@@ -32,6 +32,10 @@ struct ArrivalRecord {
   bool served() const { return end == "length" || end == "stop" || end == "context"; }
 };
 
+// Requests a second that really came, by the gaps between them: a draw's differ from its nominal rate. 0: all
+// at once.
+double ArrivalRate(int32_t requests, double first_s, double last_s);
+
 std::string ArrivalCsvHeader();
 // TTFT, queue and latency count from the scheduled arrival; only what was served has a latency.
 std::string ArrivalCsvLine(const RunContext& context, const ArrivalRecord& record);

@@ -160,14 +160,16 @@ absl::Status ForEachRecord(const std::string& path, const std::string& header, c
 
 }  // namespace
 
-RecordFiles::RecordFiles(std::string folder, RunContext context)
-    : folder_(std::move(folder)), context_(std::move(context)) {}
+RecordFiles::RecordFiles(std::string folder, RunContext context, FolderLock lock)
+    : folder_(std::move(folder)), context_(std::move(context)), lock_(std::move(lock)) {}
 
 absl::StatusOr<RecordFiles> RecordFiles::Open(const std::string& folder, const RunContext& context) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return absl::UnavailableError(absl::StrCat(folder, ": ", error.message()));
-  RecordFiles files(folder, context);
+  absl::StatusOr<FolderLock> lock = FolderLock::Take(folder);
+  if (!lock.ok()) return lock.status();
+  RecordFiles files(folder, context, *std::move(lock));
   absl::Status status = files.ReadRuns();
   if (status.ok()) status = files.ReadPasses();
   if (status.ok()) status = files.ReadPassSettings();
@@ -287,6 +289,11 @@ double RecordFiles::ServedRate(double rate, double last_rate, int32_t in_flight)
   return span_s > 0 ? pass.served / span_s : 0;
 }
 
+double RecordFiles::ArrivedRate(double rate, double last_rate, int32_t in_flight) const {
+  const Pass& pass = passes_.at(PassKey(rate, last_rate, in_flight));
+  return ArrivalRate(pass.requests, pass.first_arrival_s, pass.last_arrival_s);
+}
+
 absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records, const ordered_json& settings) {
   std::string lines, rows;
   for (const RunRecord& record : records) {
@@ -333,6 +340,7 @@ absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records, const
 
 void RecordFiles::Pass::Add(double arrival_s, std::optional<double> latency_s) {
   first_arrival_s = requests == 0 ? arrival_s : std::min(first_arrival_s, arrival_s);
+  last_arrival_s = std::max(last_arrival_s, arrival_s);
   ++requests;
   if (!latency_s.has_value()) return;
   ++served;

@@ -3,7 +3,7 @@
 // where it stopped: what is complete in the files is not measured again.
 //
 // A run is written whole or not at all: its lines reach the files in one write each after the last sequence
-// has ended, the CSV last. Not thread-safe.
+// has ended, the CSV last. The folder is locked as long as the object lives. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "bench/records/arrival_record.h"
+#include "bench/records/folder_lock.h"
 #include "bench/records/run_record.h"
 #include "nlohmann/json_fwd.hpp"
 
@@ -23,8 +24,8 @@ namespace ridge::bench {
 
 class RecordFiles {
  public:
-  // Opens or makes the folder and reads what it has. An error names the file, and the line where one cannot
-  // be read; so it does where the records were made with another schema, model or device name than
+  // Opens or makes the folder, locks it and reads what it has. An error names the file, and the line where
+  // one cannot be read; so it does where the records were made with another schema, model or device name than
   // `context`'s.
   static absl::StatusOr<RecordFiles> Open(const std::string& folder, const RunContext& context);
 
@@ -43,6 +44,8 @@ class RecordFiles {
   bool HasPass(double rate, double last_rate, int32_t in_flight) const;
   // Served requests a second of a pass that is there, from the first arrival to the last one's end.
   double ServedRate(double rate, double last_rate, int32_t in_flight) const;
+  // What came a second in a pass that is there, as ArrivalRate has it.
+  double ArrivedRate(double rate, double last_rate, int32_t in_flight) const;
   // As CheckRuns, of a pass that is there.
   absl::Status CheckPass(double rate, double last_rate, int32_t in_flight,
                          const nlohmann::ordered_json& settings) const;
@@ -54,16 +57,17 @@ class RecordFiles {
                        const nlohmann::ordered_json& figures);
 
  private:
-  RecordFiles(std::string folder, RunContext context);
+  RecordFiles(std::string folder, RunContext context, FolderLock lock);
   absl::Status ReadRuns();
   absl::Status ReadPasses();
   absl::Status ReadPassSettings();
 
   std::string folder_;
   RunContext context_;
+  FolderLock lock_;
   // Of a pass; times as in ArrivalRecord.
   struct Pass {
-    double first_arrival_s = 0, last_end_s = 0;
+    double first_arrival_s = 0, last_arrival_s = 0, last_end_s = 0;
     int32_t requests = 0, served = 0;
     void Add(double arrival_s, std::optional<double> latency_s);
   };

@@ -12,6 +12,7 @@
 namespace ridge::bench {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -67,7 +68,10 @@ class ExperimentTest : public ::testing::Test {
   }
   ~ExperimentTest() override { std::filesystem::remove_all(folder_); }
 
-  void Open() { records_.emplace(*RecordFiles::Open(folder_, context_)); }
+  void Open() {
+    records_.reset();  // lets go of the folder
+    records_.emplace(*RecordFiles::Open(folder_, context_));
+  }
   Subject SubjectOf(Target* target) { return {target, &prompts_, &*records_, 32, {}, "", {}, &progress_}; }
 
   std::string folder_;
@@ -139,6 +143,9 @@ TEST_F(ExperimentTest, RatesEndWhereTheTargetFallsBehind) {
   EXPECT_FALSE(records_->HasPass(2000, 0, 0));
   ASSERT_TRUE(RunRates(SubjectOf(&target), options, {1, 2, 1000, 2000}, 0.8).ok());
   EXPECT_EQ(target.sizes.size(), 3);  // a sweep that ended has ended
+  EXPECT_THAT(progress_.str(),
+              ContainsRegex("the sweep ends at 1000/s: served 2[0-9.]+/s are 2[.][0-9] % of the "
+                            "[0-9.]+/s that came, less than 80 %\n"));
   EXPECT_THAT(progress_.str(), HasSubstr("\n1/s: on record, not measured again: served "));
   const PassOptions fewer{.workload = UniformDraw(16, 11, 5)};
   EXPECT_EQ(RunRates(SubjectOf(&target), fewer, {1}, 0).message(),
@@ -242,6 +249,28 @@ TEST_F(ExperimentTest, GoodputIsTheHighestRateThatMeetsTheLimits) {
   EXPECT_GT(found->offered_rate, 37 / 1.1);
   EXPECT_LT(found->offered_rate, 37 * 1.1);  // the draw's own rate is not exactly the offered one
   EXPECT_NEAR(found->served_rate / found->offered_rate, 0.96, 0.05);
+}
+
+TEST_F(ExperimentTest, ASearchSaysWhatEachRateMissed) {
+  LimitedTarget target;
+  ASSERT_TRUE(SearchGoodput(SubjectOf(&target), {.workload = UniformDraw(16, 4, 400)}, 32, {}).ok());
+  EXPECT_THAT(progress_.str(), HasSubstr("\n32/s meets the limits\n"));
+  EXPECT_THAT(progress_.str(), HasSubstr("\n64/s misses: p99 TTFT 600.00 > 500 ms\n"));
+}
+
+TEST(MissedLimits, ServedCountsAgainstWhatCame) {
+  OpenSummary summary;
+  summary.served_rate = 2.5;
+  summary.arrival_rate = 3;  // of a nominal 3.5, of which 2.5 were too little
+  EXPECT_EQ(MissedLimits(summary, {}), "");
+  summary.arrival_rate = 4;
+  EXPECT_EQ(MissedLimits(summary, {}), "served 2.500/s are 62.5 % of the 4.000/s that came, less than 80 %");
+  summary.itl_s.p99 = 0.0312;
+  summary.unserved = 2;
+  EXPECT_EQ(
+      MissedLimits(summary, {}),
+      "2 requests were not served, p99 ITL 31.20 > 25 ms, served 2.500/s are 62.5 % of the 4.000/s that "
+      "came, less than 80 %");
 }
 
 TEST_F(ExperimentTest, GoodputIsFoundBelowTheFirstRateToo) {

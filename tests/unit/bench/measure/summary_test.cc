@@ -30,6 +30,7 @@ TEST(Summarise, CountsFromTheScheduledArrival) {
   EXPECT_EQ(summary.served, 2);
   EXPECT_DOUBLE_EQ(summary.served_rate,
                    1.0);  // two in the two seconds from the first arrival to the last end
+  EXPECT_DOUBLE_EQ(summary.arrival_rate, 1.0);  // one gap of a second
   EXPECT_DOUBLE_EQ(summary.tokens_per_second, 2.5);
   EXPECT_DOUBLE_EQ(summary.ttft_s.worst, 0.5);
   EXPECT_NEAR(summary.queue_s.worst, 0.2, 1e-12);

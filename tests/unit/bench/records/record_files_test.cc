@@ -58,7 +58,8 @@ TEST_F(RecordFilesTest, KnowsWhatIsThereWhenOpenedAgain) {
     ASSERT_TRUE(files.AddPass({first, last}, {{"requests", 2}}, {{"served", 2}}).ok());
     EXPECT_DOUBLE_EQ(files.ServedRate(0.5, 0, 0), 0.5);  // two from 1 to 5 s
   }
-  RecordFiles files = *RecordFiles::Open(folder_, context_);
+  std::optional<RecordFiles> reopened(*RecordFiles::Open(folder_, context_));
+  const RecordFiles& files = *reopened;
   EXPECT_TRUE(files.HasRun("p16-x1", 0));
   EXPECT_FALSE(files.HasRun("p16-x1", 1));
   EXPECT_FALSE(files.HasRun("p64-x1", 0));
@@ -70,6 +71,7 @@ TEST_F(RecordFilesTest, KnowsWhatIsThereWhenOpenedAgain) {
   EXPECT_FALSE(files.HasPass(1, 0, 0));
   EXPECT_FALSE(files.HasPass(0.5, 0, 8));
 
+  reopened.reset();
   context_.engine = "naive";  // another engine has its own runs in the same files
   EXPECT_FALSE(RecordFiles::Open(folder_, context_)->HasRun("p16-x1", 0));
 }
@@ -79,11 +81,13 @@ TEST_F(RecordFilesTest, AWorkloadTookWhatItsRunsTookEachToItsLastSequence) {
   first.total_s = 2;
   second.total_s = 3;
   third.total_s = 4;
-  RecordFiles files = *RecordFiles::Open(folder_, context_);
-  ASSERT_TRUE(files.AddRun({first, second}, {}).ok());
-  ASSERT_TRUE(files.AddRun({third}, {}).ok());
-  EXPECT_DOUBLE_EQ(files.SecondsOf("p16-x2"), 7);
-  EXPECT_DOUBLE_EQ(files.SecondsOf("p16-x1"), 0);
+  {
+    RecordFiles files = *RecordFiles::Open(folder_, context_);
+    ASSERT_TRUE(files.AddRun({first, second}, {}).ok());
+    ASSERT_TRUE(files.AddRun({third}, {}).ok());
+    EXPECT_DOUBLE_EQ(files.SecondsOf("p16-x2"), 7);
+    EXPECT_DOUBLE_EQ(files.SecondsOf("p16-x1"), 0);
+  }
   EXPECT_DOUBLE_EQ(RecordFiles::Open(folder_, context_)->SecondsOf("p16-x2"), 7);
 }
 
@@ -144,11 +148,12 @@ TEST_F(RecordFilesTest, AnAnswerThatBrokeOffWasNotServed) {
   whole.end_s = broken.end_s = 2;
   whole.end = "length";
   broken.end = "UNAVAILABLE";
-  RecordFiles files = *RecordFiles::Open(folder_, context_);
+  std::optional<RecordFiles> files(*RecordFiles::Open(folder_, context_));
   ASSERT_TRUE(
-      files.AddPass({whole, broken}, nlohmann::ordered_json::object(), nlohmann::ordered_json::object())
+      files->AddPass({whole, broken}, nlohmann::ordered_json::object(), nlohmann::ordered_json::object())
           .ok());
-  EXPECT_DOUBLE_EQ(files.ServedRate(0, 0, 0), 0.5);
+  EXPECT_DOUBLE_EQ(files->ServedRate(0, 0, 0), 0.5);
+  files.reset();
   EXPECT_DOUBLE_EQ(RecordFiles::Open(folder_, context_)->ServedRate(0, 0, 0), 0.5);
 }
 
@@ -189,6 +194,17 @@ TEST_F(RecordFilesTest, NamesAFileThatIsDamaged) {
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 9);
   EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
             absl::StrCat(path, ": breaks off or is damaged"));
+}
+
+TEST_F(RecordFilesTest, AFolderBelongsToOneRunAtATime) {
+  std::optional<RecordFiles> files(*RecordFiles::Open(folder_, context_));
+  EXPECT_EQ(RecordFiles::Open(folder_, context_).status(),
+            absl::FailedPreconditionError(absl::StrCat("--out: ", folder_, ": another run writes there")));
+  RecordFiles moved = *std::move(files);
+  files.reset();
+  EXPECT_FALSE(RecordFiles::Open(folder_, context_).ok());
+  { const RecordFiles last = std::move(moved); }
+  EXPECT_TRUE(RecordFiles::Open(folder_, context_).ok());
 }
 
 }  // namespace
