@@ -35,6 +35,9 @@ done
 [ -n "$model" ] || die "--model is required"
 [ -n "$out" ] || die "--out is required"
 [[ $part =~ ^(all|a|b)$ ]] || die "--part: $part is none of all, a, b"
+# Bash's answer to what is no pattern is 2.
+rc=0 && [[ "" =~ $only ]] 2>/dev/null || rc=$?
+[ $rc -le 1 ] || die "--only: $only is no pattern"
 if [ -z "$services" ]; then [[ $device == simulated:* ]] && services=no || services=yes; fi
 [[ $services =~ ^(yes|no)$ ]] || die "--services: $services is none of yes, no"
 needed="ridge-bench"
@@ -76,27 +79,35 @@ esac
 [ -n "$commit" ] || commit="$(git -C "$root" rev-parse --short HEAD 2>/dev/null || true)"
 on=("--model=$model" "--device=$device" "--commit=$commit" "--expect_device=$expect_device")
 common=("${on[@]}" "--source=$root/bench/traces/prompt_source.txt")
-mkdir -p "$out/done"
+mkdir -p "$out/done" || die "--out: $out cannot be written"
+# Two at a time would spoil each other's records. Programs that outlive a killed ladder do not hold the lock.
+exec 9<"$out" && flock -n 9 || die "--out: $out: another ladder writes there"
 measured="--model $model --device $device --size $size --services $services"
-[ -e "$out/done/of" ] || echo "$measured" >"$out/done/of"
-[ "$(cat "$out/done/of")" = "$measured" ] || die "--out: $out holds a ladder of $(cat "$out/done/of"); take another folder"
+# A folder is of one ladder from the first task that was done on; until then a wrong model, say, may be set right.
+if [ -n "$(find "$out/done" -type f ! -name of -print -quit)" ] && [ "$(cat "$out/done/of")" != "$measured" ]; then
+  die "--out: $out holds a ladder of $(cat "$out/done/of"); take another folder"
+fi
 
 # What arrives: a frozen workload, or the draw's first requests.
 arriving=("--requests=$requests") budgeted=("--requests=${budget_requests:-}")
 if [ -n "$workload" ]; then arriving=("--workload=$workload") budgeted=("${arriving[@]}"); fi
 
 # task NAME COMMAND...: runs a command, unless it was run to its end before.
+matched=0
 task() {
   local name=$1 begin=$SECONDS
   shift
-  if [ -e "$out/done/$name" ] || ! [[ $name =~ $only ]]; then return; fi
+  [[ $name =~ $only ]] || return 0
+  matched=$((matched + 1))
+  if [ -e "$out/done/$name" ]; then return; fi
   echo "== $name (at $SECONDS s)"
   "$@"
   echo "== $name took $((SECONDS - begin)) s"
+  echo "$measured" >"$out/done/of"
   touch "$out/done/$name"
 }
 
-bench() { "$bin/ridge-bench" "$@"; }
+bench() { "$bin/ridge-bench" "$@" 9<&-; }
 
 single() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$prompts "${runs[@]}" --max_batch=1 --most_time=$single_time; }
 batches() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$batch_prompt --batch_size=$sizes "${runs[@]}"; }
@@ -160,7 +171,7 @@ start() {
   local program=$1 i line
   shift
   port=$((port + 2))
-  "$bin/$program" --listen="127.0.0.1:$port" --metrics_port=$((port + 1)) --log_level=warning "$@" &
+  "$bin/$program" --listen="127.0.0.1:$port" --metrics_port=$((port + 1)) --log_level=warning "$@" 9<&- &
   started+=($!)
   for ((i = 0; i < 300; i++)); do
     kill -0 "${started[-1]}" 2>/dev/null || die "$program ended before it was ready"
@@ -224,4 +235,5 @@ fi
 for tokens in $budgets; do
   in_part a "chunk-$tokens" chunk_budget chunked "$tokens"
 done
+[ $matched -gt 0 ] || die "--only: no task of --size $size, --part $part, --services $services matches $only"
 echo "== all done (at $SECONDS s)"
