@@ -79,7 +79,7 @@ absl::Status RunReplay(const Given& given) {
   if (!is_given("workload") && !is_given("mooncake") && !is_given("burstgpt")) {
     return ridge::InvalidField("--workload", "required, or --mooncake or --burstgpt: what is to be replayed");
   }
-  if (is_given("model") == is_given("target")) {
+  if (!is_given("model") && !is_given("target")) {
     return ridge::InvalidField("--target",
                                "give it for a running service, or --model for engines in this process");
   }
@@ -164,6 +164,7 @@ int main(int argc, char** argv) {
     return FailWithUsage();
   }
   absl::Status status = ridge::bench::CheckCommandFlags(subcommand->name, given);
+  if (status.ok()) status = ridge::bench::CheckEmptyValues(subcommand->name, given);
   if (status.ok()) status = subcommand->run(given);
   if (status.ok()) return 0;
   std::fprintf(stderr, "ridge-bench %s: %s\n", subcommand->name, status.ToString().c_str());

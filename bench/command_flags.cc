@@ -1,6 +1,8 @@
 #include "bench/command_flags.h"
 
 #include "absl/algorithm/container.h"
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -67,6 +69,11 @@ constexpr Rule kRules[] = {
     {"system", true, "chat"},
 };
 
+// Nothing is a value of these: a default of its own, or a refusal that says what is required.
+constexpr char kMayBeEmpty[] =
+    "model prompt chat system out a b commit expect_device memory admission prefill step decode_attention "
+    "launch prefix_cache";
+
 }  // namespace
 
 std::vector<std::string> FlagsOf(absl::string_view command) {
@@ -97,6 +104,19 @@ absl::Status CheckCommandFlags(absl::string_view command, const std::vector<std:
     return InvalidField(
         absl::StrCat("--", rule.flag),
         absl::StrCat(rule.needs ? "needs --" : "does not go with --", absl::StrJoin(others, " or --")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEmptyValues(absl::string_view command, const std::vector<std::string>& given) {
+  const std::vector<std::string> taken = FlagsOf(command);
+  const std::vector<std::string> may_be_empty = absl::StrSplit(kMayBeEmpty, ' ');
+  for (const std::string& flag : given) {
+    if (!absl::c_linear_search(taken, flag) || absl::c_linear_search(may_be_empty, flag)) continue;
+    const absl::CommandLineFlag* found = absl::FindCommandLineFlag(flag);
+    if (found != nullptr && found->CurrentValue().empty()) {
+      return InvalidField(absl::StrCat("--", flag), "has no value; leave it out for the default");
+    }
   }
   return absl::OkStatus();
 }

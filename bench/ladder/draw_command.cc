@@ -1,7 +1,5 @@
 #include "bench/ladder/draw_command.h"
 
-#include <fstream>
-
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "bench/flags/shared_flags.h"
@@ -32,10 +30,7 @@ absl::Status WritePrompts(const Workload& workload, const std::string& path) {
     if (!prompt.ok()) return prompt.status();
     by_label[item.label] = {{"ids", std::move(prompt->ids)}, {"text", std::move(prompt->text)}};
   }
-  std::ofstream file(path, std::ios::binary);
-  file << by_label.dump() << '\n';
-  file.close();
-  return file ? absl::OkStatus() : InvalidField("--out", absl::StrCat(path, ": cannot be written"));
+  return WriteText(path, by_label.dump() + "\n");
 }
 
 }  // namespace
@@ -43,6 +38,10 @@ absl::Status WritePrompts(const Workload& workload, const std::string& path) {
 absl::Status Draw() {
   absl::StatusOr<PassFlags> flags = PassFlagsFromFlags();
   if (!flags.ok()) return flags.status();
+  if (flags->rates.size() > 1) {
+    return InvalidField("--rates",
+                        "a workload is drawn at one rate; give one, and --last_rate where it changes");
+  }
   Workload& workload = flags->pass.workload;
   if (!flags->rates.empty()) {
     const double first = flags->rates.front(),

@@ -101,6 +101,9 @@ absl::Status Parity(std::ostream& out) {
   const std::string folders[] = {absl::GetFlag(FLAGS_a), absl::GetFlag(FLAGS_b)};
   absl::StatusOr<Outputs> outputs[2];
   for (int i = 0; i < 2; ++i) {
+    if (folders[i].empty()) return InvalidField(i == 0 ? "--a" : "--b", "required: a folder of records");
+  }
+  for (int i = 0; i < 2; ++i) {
     outputs[i] = ReadOutputs(absl::StrCat(folders[i], "/runs.jsonl.gz"));
     if (!outputs[i].ok()) return InvalidField(i == 0 ? "--a" : "--b", outputs[i].status().message());
   }
@@ -123,7 +126,12 @@ absl::Status Parity(std::ostream& out) {
     out << std::endl;
   }
   if (compared == 0) return absl::FailedPreconditionError("the two have no workload in common");
-  out << compared - different << " of " << compared << " outputs are identical" << std::endl;
+  out << compared - different << " of " << compared << " outputs are identical";
+  const size_t alone[] = {outputs[0]->size() - compared, outputs[1]->size() - compared};
+  if (alone[0] + alone[1] > 0) {
+    out << "; without a partner, not compared: " << alone[0] << " of --a, " << alone[1] << " of --b";
+  }
+  out << std::endl;
   return different == 0 ? absl::OkStatus()
                         : absl::FailedPreconditionError(absl::StrCat(different, " outputs differ"));
 }

@@ -85,6 +85,11 @@ absl::Status CheckAtLeast(absl::string_view flag, double value, double least) {
   return InvalidField(flag, absl::StrCat(value, " is less than ", least));
 }
 
+absl::Status CheckShare(absl::string_view flag, double value) {
+  if (value >= 0 && value <= 1) return absl::OkStatus();
+  return InvalidField(flag, absl::StrCat(value, " is no share from 0 to 1"));
+}
+
 absl::StatusOr<std::vector<int32_t>> ParseCounts(absl::string_view flag,
                                                  const std::vector<std::string>& texts,
                                                  absl::string_view prefix, int most) {
@@ -115,12 +120,17 @@ absl::StatusOr<PassFlags> PassFlagsFromFlags() {
   absl::Status status = CheckAtLeast("--requests", absl::GetFlag(FLAGS_requests), 1);
   status.Update(CheckAtLeast("--most_tokens", absl::GetFlag(FLAGS_most_tokens), 2));
   status.Update(CheckAtLeast("--last_rate", flags.pass.last_rate, 0));
-  status.Update(CheckAtLeast("--least_served", flags.least_served_share, 0));
+  status.Update(CheckShare("--least_served", flags.least_served_share));
   status.Update(CheckAtLeast("--stop_above", flags.pass.stop_above, 0));
-  status.Update(CheckAtLeast("--cancelled_share", flags.pass.cancelled_share, 0));
-  if (!(flags.pass.burstiness > 0)) status.Update(InvalidField("--burstiness", "must be more than 0"));
-  if (!(flags.first_rate > 0)) status.Update(InvalidField("--first_rate", "must be more than 0"));
-  if (!(time_scale > 0)) status.Update(InvalidField("--time_scale", "must be more than 0"));
+  status.Update(CheckShare("--cancelled_share", flags.pass.cancelled_share));
+  const std::pair<const char*, double> positive[] = {{"--burstiness", flags.pass.burstiness},
+                                                     {"--first_rate", flags.first_rate},
+                                                     {"--time_scale", time_scale},
+                                                     {"--ttft_limit", flags.limits.ttft_p99_s},
+                                                     {"--itl_limit", flags.limits.itl_p99_s}};
+  for (const auto& [flag, value] : positive) {
+    if (!(value > 0)) status.Update(InvalidField(flag, "must be more than 0"));
+  }
   if (!status.ok()) return status;
   absl::StatusOr<Workload> workload = WorkloadFromFlags();
   if (!workload.ok()) return workload.status();

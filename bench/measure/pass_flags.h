@@ -28,6 +28,9 @@ absl::Status RunPasses(const Subject& subject, const PassFlags& flags);
 // INVALID_ARGUMENT "--flag: ..." where the value is less than the least.
 absl::Status CheckAtLeast(absl::string_view flag, double value, double least);
 
+// INVALID_ARGUMENT "--flag: ..." where the value is not from 0 to 1.
+absl::Status CheckShare(absl::string_view flag, double value);
+
 // "16", "64" or, with the prefix "p", "p16", "p64".
 absl::StatusOr<std::vector<int32_t>> ParseCounts(absl::string_view flag,
                                                  const std::vector<std::string>& texts,

@@ -1,8 +1,13 @@
 #include "bench/workload/workload.h"
 
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <iterator>
+#include <optional>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -38,6 +43,13 @@ class Line {
     if (value < 1 || value > kMostTokens)
       Fail(absl::StrCat(key, ": ", value, " is not in 1 to ", kMostTokens));
     return static_cast<int32_t>(value);
+  }
+
+  // Nothing where it is not there.
+  std::optional<int64_t> Count(const char* key) {
+    if (!status_.ok() || !value_.contains(key)) return std::nullopt;
+    const json* field = Find(key, &json::is_number_integer, "an integer");
+    return field == nullptr ? std::nullopt : std::optional(field->get<int64_t>());
   }
 
   double Seconds(const char* key) {
@@ -103,8 +115,12 @@ absl::StatusOr<WorkItem> ParseItem(absl::string_view text, const std::string& wh
 }  // namespace
 
 std::string ToJsonLines(const Workload& workload) {
-  std::string text =
-      ordered_json{{"schema", kSchema}, {"name", workload.name}, {"origin", workload.origin}}.dump() + "\n";
+  std::string text = ordered_json{{"schema", kSchema},
+                                  {"name", workload.name},
+                                  {"origin", workload.origin},
+                                  {"requests", workload.items.size()}}
+                         .dump() +
+                     "\n";
   for (size_t i = 0; i < workload.items.size(); ++i) {
     const WorkItem& item = workload.items[i];
     ordered_json line{{"index", i},
@@ -121,6 +137,7 @@ std::string ToJsonLines(const Workload& workload) {
 absl::StatusOr<Workload> FromJsonLines(absl::string_view text, const std::string& origin) {
   Workload workload;
   int64_t number = 0;
+  std::optional<int64_t> announced;  // requests
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
     if (line.empty()) continue;
@@ -133,6 +150,7 @@ absl::StatusOr<Workload> FromJsonLines(absl::string_view text, const std::string
       if (header.status().ok() && schema != kSchema) {
         header.Fail(absl::StrCat("schema: \"", schema, "\" is not \"", kSchema, "\""));
       }
+      announced = header.Count("requests");
       if (!header.status().ok()) return header.status();
       continue;
     }
@@ -142,21 +160,36 @@ absl::StatusOr<Workload> FromJsonLines(absl::string_view text, const std::string
     workload.items.push_back(*std::move(item));
   }
   if (workload.items.empty()) return absl::InvalidArgumentError(origin + ": no requests");
+  if (const auto there = static_cast<int64_t>(workload.items.size()); announced.value_or(there) != there) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, ": has ", there, " of the ", *announced, " requests that its first line names"));
+  }
   return workload;
 }
 
-absl::Status WriteWorkload(const Workload& workload, const std::string& path) {
+absl::Status WriteText(const std::string& path, absl::string_view text) {
   std::ofstream file(path, std::ios::binary);
-  file << ToJsonLines(workload);
+  const bool is_open = file.is_open();
+  file << text;
   file.close();
-  return file ? absl::OkStatus() : absl::UnavailableError(path + ": cannot be written");
+  if (file) return absl::OkStatus();
+  const std::string reason = strerror(errno);
+  std::error_code error;
+  if (is_open && std::filesystem::is_regular_file(path, error)) std::filesystem::remove(path, error);
+  return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", reason));
+}
+
+absl::Status WriteWorkload(const Workload& workload, const std::string& path) {
+  return WriteText(path, ToJsonLines(workload));
 }
 
 absl::StatusOr<Workload> ReadWorkload(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) return absl::NotFoundError(path + ": cannot be read");
-  return FromJsonLines(text.str(), path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read: ", strerror(errno)));
+  }
+  return FromJsonLines(text, path);
 }
 
 }  // namespace ridge::bench

@@ -1,10 +1,10 @@
 // A workload: what is asked of an engine, and when. Drawn or read once, frozen to a file, and replayed by
 // every engine and every peer. Plain data.
 //
-// The file is JSON lines. The first is {"schema":"ridge-workload/1","name":...,"origin":...}; each further
-// one is a request: {"index","label","prompt_tokens","max_tokens","arrival_s"} and, for prompts that share
-// beginnings, "prefix_blocks" (names of their blocks of kPrefixBlockTokens tokens, equal names for equal
-// beginnings).
+// The file is JSON lines. The first is {"schema":"ridge-workload/1","name":...,"origin":...} and, so that a
+// file that was cut is noticed, "requests", their number; each further one is a request:
+// {"index","label","prompt_tokens","max_tokens","arrival_s"} and, for prompts that share beginnings,
+// "prefix_blocks" (names of their blocks of kPrefixBlockTokens tokens, equal names for equal beginnings).
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,8 @@ std::string ToJsonLines(const Workload& workload);
 // INVALID_ARGUMENT naming `origin`, the line and the field.
 absl::StatusOr<Workload> FromJsonLines(absl::string_view text, const std::string& origin);
 
+// Where a file cannot be written whole, nothing of it stays, and the error has the system's reason.
+absl::Status WriteText(const std::string& path, absl::string_view text);
 absl::Status WriteWorkload(const Workload& workload, const std::string& path);
 absl::StatusOr<Workload> ReadWorkload(const std::string& path);
 

@@ -39,6 +39,7 @@ TEST(Workload, NamesLineAndFieldOfWhatIsWrong) {
   const std::string good = "{\"label\":\"a\",\"prompt_tokens\":600,\"max_tokens\":1,\"arrival_s\":2}\n";
   EXPECT_EQ(ErrorOf(""), "w.jsonl: no requests");
   EXPECT_EQ(ErrorOf(kHeader), "w.jsonl: no requests");
+  EXPECT_EQ(ReadWorkload("/dev/null").status().message(), "/dev/null: no requests");
   EXPECT_EQ(ErrorOf("[]\n"), "w.jsonl, line 1: not a JSON object");
   EXPECT_EQ(ErrorOf("{\"schema\":\"x\",\"name\":\"\",\"origin\":\"\"}"),
             "w.jsonl, line 1: schema: \"x\" is not \"ridge-workload/1\"");
@@ -55,10 +56,19 @@ TEST(Workload, NamesLineAndFieldOfWhatIsWrong) {
             "w.jsonl, line 2: prefix_blocks: more than 600 tokens can have");
 }
 
+TEST(Workload, AFileThatWasCutAtTheEndOfALineIsRefused) {
+  std::string text = ToJsonLines(UniformDraw(16, 4, 20));
+  for (int line = 0; line < 15; ++line) text.resize(text.rfind('\n', text.size() - 2) + 1);
+  EXPECT_EQ(ErrorOf(text), "w.jsonl: has 5 of the 20 requests that its first line names");
+}
+
 TEST(Workload, NamesAFileThatIsNotThere) {
-  EXPECT_EQ(ReadWorkload("/nowhere/w.jsonl").status().message(), "/nowhere/w.jsonl: cannot be read");
+  EXPECT_EQ(ReadWorkload("/nowhere/w.jsonl").status().message(),
+            "/nowhere/w.jsonl: cannot be read: No such file or directory");
   EXPECT_EQ(WriteWorkload(UniformDraw(1, 1, 1), "/nowhere/w.jsonl").message(),
-            "/nowhere/w.jsonl: cannot be written");
+            "/nowhere/w.jsonl: cannot be written: No such file or directory");
+  EXPECT_EQ(WriteWorkload(UniformDraw(1, 1, 1), "/dev/full").message(),
+            "/dev/full: cannot be written: No space left on device");
 }
 
 }  // namespace

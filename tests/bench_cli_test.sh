@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# What ridge-bench's command line refuses, with the flag's name.
+# usage: bench_cli_test.sh RIDGE_BENCH
+set -euo pipefail
+bench=$1
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# bench RC TEXT ARGUMENT...: it ends with RC and says TEXT.
+bench() {
+  local want=$1 text=$2 said rc=0
+  shift 2
+  said="$("$bench" "$@" 2>&1)" || rc=$?
+  if [ $rc -ne "$want" ] || [[ $said != *"$text"* ]]; then
+    echo "ridge-bench $*: rc $rc, not $want with \"$text\": $said"
+    failed=1
+  fi
+}
+
+on=(--model=synthetic:qwen2.5-1.5b --device=simulated:a10 --out="$work/out")
+closed=(closed "${on[@]}" --runs=1 --warmup=0 --new_tokens=2)
+
+# An unset variable of a shell is not the default.
+bench 1 "--engine: has no value" "${closed[@]}" --engine ''
+bench 1 "--prompts: has no value" "${closed[@]}" --prompts=
+bench 1 "--workload: has no value" arrivals "${on[@]}" --workload=
+for flag in seed top_p top_k min_p temperature stop prompt_ids; do bench 1 "--$flag: has no value" ask --prompt=a "--$flag="; done
+bench 0 "p16-x1, run 0" "${closed[@]}" --commit= --expect_device= --launch=
+
+for flag in ttft_limit itl_limit; do
+  bench 1 "--$flag: must be more than 0" arrivals "${on[@]}" --goodput "--$flag=-1s"
+  bench 1 "--$flag: must be more than 0" arrivals "${on[@]}" --goodput "--$flag=0s"
+done
+bench 1 "--least_served: 2 is no share from 0 to 1" arrivals "${on[@]}" --rates=1 --least_served=2
+bench 1 "--cancelled_share: 1.5 is no share" serve-load --out="$work/out" --cancelled_share=1.5
+for name in ../x a/b '' .. .hidden; do bench 1 "--called: " serve-load --target=127.0.0.1:1 --out="$work/out" --called="$name"; done
+bench 1 "UNAVAILABLE: --target" serve-load --target=127.0.0.1:1 --out="$work/out" --called=vllm-0.9_x
+
+bench 1 "--rates: a workload is drawn at one rate" draw --rates=4,8 --requests=5 --out="$work/w.jsonl"
+bench 0 "" draw --rates=4 --requests=5 --out="$work/w.jsonl"
+bench 1 "UNAVAILABLE: --target" replay --target=127.0.0.1:1 --model=a-name --workload="$work/w.jsonl" --out="$work/out"
+bench 1 "--target: give it" replay --workload="$work/w.jsonl" --out="$work/out"
+
+bench 1 "--b: required" parity --a="$work/out/ridge"
+bench 0 "1 of 1 outputs are identical" parity --a="$work/out/ridge" --b="$work/out/ridge"
+"$bench" "${closed[@]}" --out="$work/more" --prompts=p16,p64 2>/dev/null
+bench 0 "1 of 1 outputs are identical; without a partner, not compared: 0 of --a, 1 of --b" \
+  parity --a="$work/out/ridge" --b="$work/more/ridge"
+
+# Two at once.
+exec 8<"$work/out/ridge"
+flock 8
+bench 1 "--out: $work/out/ridge: another run writes there" "${closed[@]}"
+exit $failed
