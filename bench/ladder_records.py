@@ -19,6 +19,8 @@ COLUMNS = {
     "arrivals.csv.gz": CONTEXT | {"in_flight", "sweep_id", "last_rate", "rate", "latency_s", "arrival_s", "queue_s", "ttft_s", "completion_tokens", "end",
                                   "prompt_label", "budget", "seed"},
 }
+NUMBERS = {"run_index", "completion_tokens", "total_s", "decode_s", "peak_mem_bytes", "prompt_tokens", "ttft_s", "itl_p50_ms", "itl_p95_ms", "in_flight",
+           "last_rate", "rate", "latency_s", "arrival_s", "queue_s"}
 LINE_FIELDS = {"runs.jsonl.gz": {"workload", "prompt_tokens", "output_sha8"}, "passes.jsonl.gz": {"rate", "in_flight", "last_rate", "itl_s", "disturbance_s", "notes"}}
 
 
@@ -70,6 +72,11 @@ def read_csv(path):
             damaged(path, f"record {number} is cut or has too many cells")
         if row["engine"] == "engine":
             damaged(path, f"record {number} is a second header: two runs wrote at once")
+        for column in NUMBERS & COLUMNS[path.name]:
+            try:
+                float(row[column] or 0)
+            except ValueError:
+                damaged(path, f"record {number}: {column} is no number: {row[column]}")
     return rows
 
 

@@ -60,9 +60,10 @@ def has_records(folder):
 
 
 def predict(simulated, device_root, replace):
-    folders, passes = all_folders(simulated), records.overhead(simulated)
-    if not folders and not passes:
-        sys.exit(f"{simulated}: no records")
+    passes = records.overhead(simulated)
+    if records.engine_folders(simulated) or not passes:
+        records.ladder_folders(simulated)  # refuses two models
+    folders = all_folders(simulated)
     predictions = {}
     for name, folder in folders:
         prediction = {"from": records.context(folder)["device_name"], **figures_of(folder)}
@@ -123,7 +124,8 @@ def parity_line(folder):
 def prediction_of(folder):
     """What the cost model expected of an engine's records, by kind and name; empty where nothing was predicted."""
     path = folder / "prediction.json"
-    return {"closed": {}, "open": {}} | (records.read_json(path) if path.exists() else {})
+    found = {"from": "", "closed": {}, "open": {}} | (records.read_json(path) if path.exists() else {})
+    return found if found["from"] or not path.exists() else records.damaged(path, "no prediction: it does not say what it is from")
 
 
 def commits_line(folder):
@@ -318,12 +320,15 @@ def published(root):
 def goodput_headline(root):
     """Keeps ridge's goodput beside flash's as the device's figure with a bar, where both were measured alike at a commit that is known."""
     folders = [root / "goodput" / engine for engine in ("flash", "ridge")]
+    headline_file = root / "headline.json"
+    if headline_file.exists():
+        records.read_json(headline_file, list)  # or ends here, with its name
     commit = [(records.commits(folder) or ["unknown"])[-1] for folder in folders][-1]
     flash, ridge = (records.goodput(folder)[0] for folder in folders)
     ways = {records.way(folder) for folder in folders}
     if flash > 0 and ridge > 0 and commit != "unknown" and len(ways) == 1:
         context = records.context(root / "naive") or records.context(folders[1])
-        headline.update(root / "headline.json", f"bench/ladder.sh --model {context['model']} --device {context['device']} --out DIR --only goodput", commit,
+        headline.update(headline_file, f"bench/ladder.sh --model {context['model']} --device {context['device']} --out DIR --only goodput", commit,
                         [("goodput_ridge_over_flash", ridge / flash, "ratio", ">= 1.2",
                           f"flash {ways.pop()}, same ladder: {flash:.1f} requests/s offered, ridge {ridge:.1f}")])
 

@@ -12,7 +12,7 @@ import re
 import sys
 
 import ladder_records as records
-from report import CLOSED_KEYS, OPEN_KEYS, all_folders, figures_of, grade, overhead_grades, table
+from report import CLOSED_KEYS, OPEN_KEYS, all_folders, figures_of, grade, overhead_grades, prediction_of, table
 
 MISSING = ("not measured", "")
 ONE_POINT = ""  # whether a claim of a trend holds, where one point was measured
@@ -254,10 +254,9 @@ def counts(grades):
 def predictions_table(ladder):
     rows = []
     for name, folder in all_folders(ladder.root):
-        path = folder / "prediction.json"
-        if not path.exists():
+        if not (folder / "prediction.json").exists():
             continue
-        predicted = records.read_json(path)
+        predicted = prediction_of(folder)
         if "goodput_per_s" in predicted:
             grades = [grade(predicted["goodput_per_s"], records.goodput(folder)[0])]
         else:
