@@ -196,7 +196,7 @@ def gap_figures(line):
 def goodput(folder, ttft_s=0.5, itl_ms=25.0, least_served=0.8):
     """(the highest offered rate that met the limits, as `ridge-bench --goodput` has it, what of it was served); 0 where there is none."""
     return max(((rate, figures["served_per_s"]) for rate, figures in open_passes(folder).items()
-                if figures["unserved"] == 0 and figures["served_per_s"] >= least_served * rate and figures["ttft_p99_s"] <= ttft_s
+                if figures["unserved"] == 0 and figures["served_per_s"] >= least_served * figures["arrived_per_s"] and figures["ttft_p99_s"] <= ttft_s
                 and figures.get("itl_p99_ms", math.inf) <= itl_ms), default=(0.0, 0.0))
 
 
@@ -209,12 +209,15 @@ def way(folder):
 def open_figures(rows):
     served = [row for row in rows if row["latency_s"]]
     ends = [float(row["arrival_s"]) + float(row["latency_s"]) for row in served]
-    span = max(ends) - min(float(row["arrival_s"]) for row in rows) if served else 0.0
+    arrivals = [float(row["arrival_s"]) for row in rows]
+    first, last = min(arrivals), max(arrivals)
+    span = max(ends) - first if served else 0.0
     queue = [float(row["queue_s"]) for row in served if row["queue_s"]]
     ttft = [float(row["ttft_s"]) for row in served]
     return {
         "requests": len(rows),
         "unserved": sum(not row["latency_s"] and row["end"] != "cancelled" for row in rows),
+        "arrived_per_s": (len(rows) - 1) / (last - first) if last > first else 0.0,
         "served_per_s": len(served) / span if span > 0 else 0.0,
         "tokens_per_s": sum(int(row["completion_tokens"]) for row in served) / span if span > 0 else 0.0,
         "queue_p50_s": percentile(queue, 50) if queue else 0.0,

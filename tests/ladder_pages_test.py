@@ -213,6 +213,18 @@ def goodput(folder):
         expect(json.loads(headline.read_text())[0]["baseline"].startswith(f"flash {told}, same ladder: 4.0 "), f"{headline.read_text()}")
 
 
+def share_of_what_came(folder):
+    """What is served counts against what came a second, as ridge-bench has it, not against the nominal rate."""
+    root = folder / "share"
+    for arrived, met in ((4, 8.0), (64, 0.0)):  # 20 requests at 8/s nominal, that came at half of it, or far faster than they were served
+        arrivals(root, "ridge", rates=(8,), requests=(("p16", 8),) * 20)
+        rows = records.read_csv(root / "ridge/arrivals.csv.gz")
+        for i, row in enumerate(rows):
+            row |= {"arrival_s": i / arrived, "latency_s": 0.1 + (0 if arrived == 4 else 5 * i / arrived)}
+        store(root / "ridge/arrivals.csv.gz", rows_of("arrivals.csv.gz", rows))
+        expect(records.goodput(root / "ridge")[0] == met, f"came at {arrived}/s: {records.goodput(root / 'ridge')}")
+
+
 def predictions(folder):
     """A prediction with records beside it stays, unless it is to be replaced."""
     expected, device = folder / "expected", folder / "predicted"
@@ -270,6 +282,7 @@ def main():
         models(folder)
         trends(folder)
         goodput(folder)
+        share_of_what_came(folder)
         predictions(folder)
         commands(folder)
         peers(folder)
