@@ -24,6 +24,7 @@
 #include "kernels/cuda/matmul_output.cuh"
 #include "kernels/cuda/matmul_stage.cuh"
 #include "kernels/cuda/matmul_tile_output.cuh"
+#include "kernels/cuda/matmul_walk.cuh"
 #include "kernels/cuda/tensor_copy.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
@@ -53,52 +54,11 @@ struct Shape {
   static_assert(kStages * kStageBytes + kTileBytes == kSharedBytes);
 };
 
-// How blocks share the work.
-struct Tiling {
-  int row_blocks, token_blocks;
-  int cluster_rows, cluster_tokens;  // blocks of a cluster
-  bool rows_first;                   // neighbouring clusters have the same tokens
-};
-
 struct MatmulMaps {
   CUtensorMap weights, tokens;
 };
 
 #if RIDGE_HAS_WGMMA
-
-// A block's way through its tiles and their stages. Stages of a tile come in pairs: what lies beyond K is
-// zero.
-struct Walk {
-  int row_in_cluster, token_in_cluster;
-  int cluster, num_clusters;
-  int first_stage, num_stages;
-  int num_tiles;  // of clusters
-
-  __device__ Walk(const MatmulArgs& args, const Tiling& tiling, bool split) {
-    const int blocks = tiling.cluster_rows * tiling.cluster_tokens, rank = static_cast<int>(ClusterRank());
-    row_in_cluster = rank % tiling.cluster_rows;
-    token_in_cluster = rank / tiling.cluster_rows;
-    cluster = static_cast<int>(blockIdx.x) / blocks;
-    num_clusters = static_cast<int>(gridDim.x) / blocks;
-    num_tiles = tiling.row_blocks * tiling.token_blocks / blocks;
-    const int stages = (args.k + kStageDepth - 1) / kStageDepth;
-    const int chunk_stages = static_cast<int>(DotChunk(args.k)) / kStageDepth;
-    first_stage = split ? static_cast<int>(blockIdx.z) * chunk_stages : 0;
-    num_stages = ((split ? min(chunk_stages, stages - first_stage) : stages) + 1) / 2 * 2;
-  }
-
-  __device__ int RowTile(const Tiling& tiling, int tile) const {
-    const int groups = tiling.token_blocks / tiling.cluster_tokens;
-    const int group = tiling.rows_first ? tile % (tiling.row_blocks / tiling.cluster_rows) : tile / groups;
-    return (group * tiling.cluster_rows + row_in_cluster) * kRowTiles;
-  }
-  template <int kTokens>
-  __device__ int Token(const Tiling& tiling, int tile) const {
-    const int groups = tiling.token_blocks / tiling.cluster_tokens;
-    const int group = tiling.rows_first ? tile / (tiling.row_blocks / tiling.cluster_rows) : tile % groups;
-    return (group * tiling.cluster_tokens + token_in_cluster) * kTokens;
-  }
-};
 
 template <int kStages>
 struct Stages {
@@ -138,15 +98,16 @@ __device__ void CopyStages(const MatmulMaps& maps, const Tiling& tiling, const W
   PrefetchMap(maps.tokens);
   // The first weights do not wait for the kernel before.
   const int early = min(S::kStages, walk.num_stages);
-  int row_tile = walk.RowTile(tiling, walk.cluster), token = walk.Token<kTokens>(tiling, walk.cluster);
+  int row_tile = walk.RowTile(tiling, walk.cluster, kRowTiles),
+      token = walk.Token(tiling, walk.cluster, kTokens);
   for (int i = 0; i < early; ++i) copy_weights(i, i, row_tile);
   WaitForPriorKernel();
   for (int i = 0; i < early; ++i) copy_tokens(i, i, token);
   uint32_t stage = early;
   int index = early;
   for (int tile = walk.cluster; tile < walk.num_tiles; tile += walk.num_clusters, index = 0) {
-    row_tile = walk.RowTile(tiling, tile);
-    token = walk.Token<kTokens>(tiling, tile);
+    row_tile = walk.RowTile(tiling, tile, kRowTiles);
+    token = walk.Token(tiling, tile, kTokens);
     for (; index < walk.num_stages; ++index, ++stage) {
       copy_weights(stage, index, row_tile);
       copy_tokens(stage, index, token);
@@ -213,9 +174,9 @@ __device__ void WriteSplitTile(const MatmulArgs& args, const Tiling& tiling, con
     asm volatile("bar.sync %0, %1;" ::"n"(kMultiplyBarrier), "n"(kMultipliers) : "memory");
   };
   if (!FoldChunks<kTokens / 8, kMultipliers>(args, total, sync)) return;
-  const int row =
-      (walk.RowTile(tiling, tile) + threadIdx.x / kWarpThreads) * kTileRows + threadIdx.x % kWarpThreads / 4;
-  const int token = walk.Token<kTokens>(tiling, tile) + threadIdx.x % 4 * 2;
+  const int row = (walk.RowTile(tiling, tile, kRowTiles) + threadIdx.x / kWarpThreads) * kTileRows +
+                  threadIdx.x % kWarpThreads / 4;
+  const int token = walk.Token(tiling, tile, kTokens) + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int first = 0; first < kTokens / 8; first += kTogether) {
     FragmentC some[kTogether];
@@ -262,8 +223,8 @@ __device__ void FinishTiles(const MatmulArgs& args, const Tiling& tiling, const 
   uint32_t number = 0;
 #pragma unroll 1
   for (int i = walk.cluster; i < walk.num_tiles; i += walk.num_clusters, ++number) {
-    tile.row = walk.RowTile(tiling, i) * kTileRows;
-    tile.token = walk.Token<kTokens>(tiling, i);
+    tile.row = walk.RowTile(tiling, i, kRowTiles) * kTileRows;
+    tile.token = walk.Token(tiling, i, kTokens);
     const int num_tokens = min(kTokens, args.m - tile.token);
     if (args.output == MatmulOutput::kRopeKv) {
       FindTokens(args.rope, tile, num_tokens);
