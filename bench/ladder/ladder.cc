@@ -85,6 +85,7 @@ absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
                              .load_s = (*host)->load_s()};
     absl::StatusOr<RecordFiles> records = RecordFiles::Open(absl::StrCat(config.out, "/", engine), context);
     if (!records.ok()) return records.status();
+    progress << records->mended();
     const Subject subject{.target = (*host)->target(),
                           .prompts = &prompts,
                           .records = &*records,

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -158,6 +159,28 @@ absl::Status ForEachRecord(const std::string& path, const std::string& header, c
   }
 }
 
+absl::Status Lacks(const std::string& path, const std::string& what, absl::string_view other) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": lacks ", what, ", which ", other, " has; restore it or take another --out"));
+}
+
+// Neither file has its part where the other one cannot be written.
+absl::Status AppendBoth(const std::string& lines_path, const std::string& lines, const std::string& csv_path,
+                        const std::string& rows) {
+  std::error_code error;
+  const uintmax_t before = fs::exists(lines_path) ? fs::file_size(lines_path, error) : 0;
+  absl::Status status = AppendGzip(lines_path, lines);
+  if (!status.ok()) return status;
+  status = AppendGzip(csv_path, rows);
+  if (status.ok()) return status;
+  if (before == 0) {
+    fs::remove(lines_path, error);
+  } else {
+    fs::resize_file(lines_path, before, error);
+  }
+  return status;
+}
+
 }  // namespace
 
 RecordFiles::RecordFiles(std::string folder, RunContext context, FolderLock lock)
@@ -170,11 +193,24 @@ absl::StatusOr<RecordFiles> RecordFiles::Open(const std::string& folder, const R
   absl::StatusOr<FolderLock> lock = FolderLock::Take(folder);
   if (!lock.ok()) return lock.status();
   RecordFiles files(folder, context, *std::move(lock));
-  absl::Status status = files.ReadRuns();
+  absl::Status status = files.CutHalves();
+  if (status.ok()) status = files.ReadRuns();
+  if (status.ok()) status = files.CheckRunLines();
   if (status.ok()) status = files.ReadPasses();
   if (status.ok()) status = files.ReadPassSettings();
+  if (status.ok()) status = files.CheckPassLines();
   if (!status.ok()) return status;
   return files;
+}
+
+absl::Status RecordFiles::CutHalves() {
+  for (const char* name : {kRuns, kRunLines, kArrivals, kPassLines}) {
+    const std::string path = absl::StrCat(folder_, "/", name);
+    const absl::StatusOr<bool> cut = CutHalfMember(path);
+    if (!cut.ok()) return cut.status();
+    if (*cut) absl::StrAppend(&mended_, path, ": its last record was half written and is cut off\n");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RecordFiles::ReadRuns() {
@@ -198,6 +234,38 @@ absl::Status RecordFiles::ReadRuns() {
     }
     return absl::OkStatus();
   });
+}
+
+// The lines are written before the CSV, so they have at least what it has.
+absl::Status RecordFiles::CheckRunLines() const {
+  if (runs_.empty()) return absl::OkStatus();
+  const std::string path = absl::StrCat(folder_, "/", kRunLines);
+  const absl::StatusOr<std::string> text = ReadGzip(path);
+  if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
+  std::set<std::pair<std::string, int>> there;
+  for (const absl::string_view row : absl::StrSplit(text.value_or(""), '\n', absl::SkipEmpty())) {
+    const ordered_json line = ordered_json::parse(row, nullptr, false);
+    if (!line.is_object() || !line.contains("workload") || !line.contains("run_index") ||
+        !line.contains("engine")) {
+      return absl::FailedPreconditionError(absl::StrCat(path, ", line ", there.size() + 1, ": not a run"));
+    }
+    if (line["engine"] == context_.engine) there.emplace(line["workload"], line["run_index"]);
+  }
+  for (const auto& [run, seconds] : runs_) {
+    if (!there.contains(run)) return Lacks(path, absl::StrCat("run ", run.second, " of ", run.first), kRuns);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RecordFiles::CheckPassLines() const {
+  for (const auto& [key, pass] : passes_) {
+    if (pass_settings_.contains(key)) continue;
+    const std::vector<std::string> parts = absl::StrSplit(key, ' ');  // as PassKey has them
+    const std::string what = parts[2] == "0" ? absl::StrCat("the pass at ", parts[0], "/s")
+                                             : absl::StrCat("the pass with ", parts[2], " in flight");
+    return Lacks(absl::StrCat(folder_, "/", kPassLines), what, kArrivals);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RecordFiles::ReadPasses() {
@@ -305,8 +373,7 @@ absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records, const orde
   }
   const std::string csv = folder_ + "/" + kRuns;
   if (!fs::exists(csv)) rows = RunCsvHeader() + rows;
-  absl::Status status = AppendGzip(folder_ + "/" + kRunLines, lines);
-  return status.ok() ? AppendGzip(csv, rows) : status;
+  return AppendBoth(folder_ + "/" + kRunLines, lines, csv, rows);
 }
 
 absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records, const ordered_json& settings,
@@ -334,8 +401,7 @@ absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records, const
   line.update(figures);
   const std::string csv = folder_ + "/" + kArrivals;
   if (!fs::exists(csv)) rows = ArrivalCsvHeader() + rows;
-  absl::Status status = AppendGzip(folder_ + "/" + kPassLines, line.dump() + "\n");
-  return status.ok() ? AppendGzip(csv, rows) : status;
+  return AppendBoth(folder_ + "/" + kPassLines, line.dump() + "\n", csv, rows);
 }
 
 void RecordFiles::Pass::Add(double arrival_s, std::optional<double> latency_s) {

@@ -25,9 +25,13 @@ namespace ridge::bench {
 class RecordFiles {
  public:
   // Opens or makes the folder, locks it and reads what it has. An error names the file, and the line where
-  // one cannot be read; so it does where the records were made with another schema, model or device name than
-  // `context`'s.
+  // one cannot be read or a file lacks what the other one has of a run; so it does where the records were
+  // made with another schema, model or device name than `context`'s.
   static absl::StatusOr<RecordFiles> Open(const std::string& folder, const RunContext& context);
+
+  // A line for each file whose last record was half written, as by a process that was killed: it is cut off,
+  // and measured again. Empty where there was none.
+  const std::string& mended() const { return mended_; }
 
   // Whether the run is there, of this engine.
   bool HasRun(const std::string& workload, int run_index) const;
@@ -58,13 +62,17 @@ class RecordFiles {
 
  private:
   RecordFiles(std::string folder, RunContext context, FolderLock lock);
+  absl::Status CutHalves();
   absl::Status ReadRuns();
+  absl::Status CheckRunLines() const;
   absl::Status ReadPasses();
   absl::Status ReadPassSettings();
+  absl::Status CheckPassLines() const;
 
   std::string folder_;
   RunContext context_;
   FolderLock lock_;
+  std::string mended_;
   // Of a pass; times as in ArrivalRecord.
   struct Pass {
     double first_arrival_s = 0, last_arrival_s = 0, last_end_s = 0;

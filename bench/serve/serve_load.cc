@@ -33,6 +33,7 @@ absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, st
   absl::StatusOr<RecordFiles> records =
       RecordFiles::Open(absl::StrCat(config.out, "/", config.engine), context);
   if (!records.ok()) return records.status();
+  progress << records->mended();
   const Subject subject{&target, &prompts, &*records, 0, {}, "", {}, &progress, config.on_terminal};
   progress << model->name() << " on " << model->device() << " at " << config.target << std::endl;
   return RunPasses(subject, flags);

@@ -191,9 +191,55 @@ TEST_F(RecordFilesTest, RefusesOtherColumnsAndBrokenLines) {
 TEST_F(RecordFilesTest, NamesAFileThatIsDamaged) {
   ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}, {}).ok());
   const std::string path = absl::StrCat(folder_, "/runs.csv.gz");
-  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 9);
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(20).write("broken", 6);
   EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
             absl::StrCat(path, ": breaks off or is damaged"));
+}
+
+TEST_F(RecordFilesTest, ARunThatWasHalfWrittenIsCutOff) {
+  const std::string path = absl::StrCat(folder_, "/runs.csv.gz");
+  for (const int kept : {1, 0}) {
+    {
+      RecordFiles files = *RecordFiles::Open(folder_, context_);
+      if (kept == 1) {
+        ASSERT_TRUE(files.AddRun({Run("p16-x1", 0, {1})}, {}).ok());
+      }
+      ASSERT_TRUE(files.AddRun({Run("p16-x1", kept, {1})}, {}).ok());
+    }
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) - 9);
+    const absl::StatusOr<RecordFiles> files = RecordFiles::Open(folder_, context_);
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_EQ(files->mended(), absl::StrCat(path, ": its last record was half written and is cut off\n"));
+    EXPECT_EQ(files->HasRun("p16-x1", 0), kept == 1);
+    EXPECT_FALSE(files->HasRun("p16-x1", 1));
+    std::filesystem::remove_all(folder_);
+  }
+}
+
+TEST_F(RecordFilesTest, RefusesRecordsOfWhichHalfIsMissing) {
+  ArrivalRecord request;
+  request.rate = 2;
+  {
+    RecordFiles files = *RecordFiles::Open(folder_, context_);
+    ASSERT_TRUE(files.AddRun({Run("p16-x1", 0, {1})}, {}).ok());
+    ASSERT_TRUE(files.AddPass({request}, {{"requests", 1}}, nlohmann::ordered_json::object()).ok());
+  }
+  const std::string rest = "; restore it or take another --out";
+  std::filesystem::remove(folder_ + "/passes.jsonl.gz");
+  EXPECT_EQ(
+      RecordFiles::Open(folder_, context_).status().message(),
+      absl::StrCat(folder_, "/passes.jsonl.gz: lacks the pass at 2/s, which arrivals.csv.gz has", rest));
+  std::filesystem::remove(folder_ + "/runs.jsonl.gz");
+  EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
+            absl::StrCat(folder_, "/runs.jsonl.gz: lacks run 0 of p16-x1, which runs.csv.gz has", rest));
+}
+
+TEST_F(RecordFilesTest, WhatCannotBeWrittenLeavesNothingAndSaysWhy) {
+  RecordFiles files = *RecordFiles::Open(folder_, context_);
+  std::filesystem::create_symlink("/dev/full", folder_ + "/runs.csv.gz");
+  EXPECT_EQ(files.AddRun({Run("p16-x1", 0, {1})}, {}).message(),
+            absl::StrCat(folder_, "/runs.csv.gz: cannot be written: No space left on device"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/runs.jsonl.gz"));
 }
 
 TEST_F(RecordFilesTest, AFolderBelongsToOneRunAtATime) {
