@@ -1,7 +1,6 @@
 #include "bench/roofline_command.h"
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "bench/records/latency.h"
 #include "bench/roofline/hardware_page.h"
 #include "bench/roofline/model_page.h"
+#include "bench/workload/workload.h"
 #include "common/status.h"
 #include "worker/model/open_model.h"
 
@@ -27,10 +27,8 @@ namespace ridge::bench {
 namespace {
 
 absl::Status Write(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? absl::OkStatus() : InvalidField("--out", absl::StrCat(path, ": cannot be written"));
+  const absl::Status status = WriteText(path, text);
+  return status.ok() ? status : InvalidField("--out", status.message());
 }
 
 struct Samples {

@@ -39,6 +39,7 @@ bench 1 "UNAVAILABLE: --target" serve-load --target=127.0.0.1:1 --out="$work/out
 
 bench 1 "--rates: a workload is drawn at one rate" draw --rates=4,8 --requests=5 --out="$work/w.jsonl"
 bench 0 "" draw --rates=4 --requests=5 --out="$work/w.jsonl"
+bench 1 "--out: /dev/full: cannot be written: No space left on device" draw --rates=4 --requests=5 --out=/dev/full
 bench 1 "UNAVAILABLE: --target" replay --target=127.0.0.1:1 --model=a-name --workload="$work/w.jsonl" --out="$work/out"
 bench 1 "--target: give it" replay --workload="$work/w.jsonl" --out="$work/out"
 

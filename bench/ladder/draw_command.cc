@@ -30,7 +30,8 @@ absl::Status WritePrompts(const Workload& workload, const std::string& path) {
     if (!prompt.ok()) return prompt.status();
     by_label[item.label] = {{"ids", std::move(prompt->ids)}, {"text", std::move(prompt->text)}};
   }
-  return WriteText(path, by_label.dump() + "\n");
+  const absl::Status status = WriteText(path, by_label.dump() + "\n");
+  return status.ok() ? status : InvalidField("--out", status.message());
 }
 
 }  // namespace
@@ -50,10 +51,10 @@ absl::Status Draw() {
   }
   const std::string out = absl::GetFlag(FLAGS_out);
   if (out.empty()) return InvalidField("--out", "required: the file to write");
-  absl::Status status = WriteWorkload(workload, out);
-  if (status.ok() && !absl::GetFlag(FLAGS_model).empty())
-    status = WritePrompts(workload, absl::StrCat(out, ".prompts.json"));
-  return status;
+  const absl::Status status = WriteWorkload(workload, out);
+  if (!status.ok()) return InvalidField("--out", status.message());
+  if (absl::GetFlag(FLAGS_model).empty()) return status;
+  return WritePrompts(workload, absl::StrCat(out, ".prompts.json"));
 }
 
 }  // namespace ridge::bench
