@@ -243,11 +243,13 @@ absl::Status RecordFiles::CheckRunLines() const {
   const absl::StatusOr<std::string> text = ReadGzip(path);
   if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
   std::set<std::pair<std::string, int>> there;
+  int number = 0;
   for (const absl::string_view row : absl::StrSplit(text.value_or(""), '\n', absl::SkipEmpty())) {
+    ++number;
     const ordered_json line = ordered_json::parse(row, nullptr, false);
-    if (!line.is_object() || !line.contains("workload") || !line.contains("run_index") ||
-        !line.contains("engine")) {
-      return absl::FailedPreconditionError(absl::StrCat(path, ", line ", there.size() + 1, ": not a run"));
+    if (!line.is_object() || !line.value("workload", ordered_json()).is_string() ||
+        !line.value("run_index", ordered_json()).is_number_integer() || !line.contains("engine")) {
+      return absl::FailedPreconditionError(absl::StrCat(path, ", line ", number, ": not a run"));
     }
     if (line["engine"] == context_.engine) there.emplace(line["workload"], line["run_index"]);
   }
@@ -294,8 +296,9 @@ absl::Status RecordFiles::ReadPassSettings() {
   for (const absl::string_view row : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
     ++number;
     const ordered_json line = ordered_json::parse(row, nullptr, false);
-    if (!line.is_object() || !line.contains("rate") || !line.contains("last_rate") ||
-        !line.contains("in_flight") || !line.contains("requests") || !line.contains("engine")) {
+    const auto has_number = [&](const char* key) { return line.contains(key) && line[key].is_number(); };
+    if (!line.is_object() || !has_number("rate") || !has_number("last_rate") || !has_number("in_flight") ||
+        !has_number("requests") || !line.contains("engine")) {
       return absl::FailedPreconditionError(absl::StrCat(path, ", line ", number, ": not a pass"));
     }
     if (line["engine"] != context_.engine) continue;

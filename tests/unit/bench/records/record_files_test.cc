@@ -234,6 +234,20 @@ TEST_F(RecordFilesTest, RefusesRecordsOfWhichHalfIsMissing) {
             absl::StrCat(folder_, "/runs.jsonl.gz: lacks run 0 of p16-x1, which runs.csv.gz has", rest));
 }
 
+TEST_F(RecordFilesTest, NamesTheLineThatIsNone) {
+  ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}, {}).ok());
+  ASSERT_TRUE(
+      AppendGzip(folder_ + "/runs.jsonl.gz", R"({"engine":"cached","workload":"p","run_index":"0"})").ok());
+  EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
+            absl::StrCat(folder_, "/runs.jsonl.gz, line 2: not a run"));
+  std::filesystem::remove(folder_ + "/runs.csv.gz");
+  ASSERT_TRUE(AppendGzip(folder_ + "/passes.jsonl.gz",
+                         R"({"engine":"cached","rate":"2","last_rate":0,"in_flight":0,"requests":1})")
+                  .ok());
+  EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
+            absl::StrCat(folder_, "/passes.jsonl.gz, line 1: not a pass"));
+}
+
 TEST_F(RecordFilesTest, WhatCannotBeWrittenLeavesNothingAndSaysWhy) {
   RecordFiles files = *RecordFiles::Open(folder_, context_);
   std::filesystem::create_symlink("/dev/full", folder_ + "/runs.csv.gz");
