@@ -1,4 +1,5 @@
-"""The adapter for completions servers, against a small server of known timing. Skipped without aiohttp.
+"""The adapter for completions servers, against a small server of known timing. Skipped without aiohttp, unless
+RIDGE_REQUIRE_TOOLS is set.
 
 usage: peers_test.py RIDGE_BENCH
 """
@@ -7,14 +8,15 @@ import csv
 import gzip
 import importlib.util
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 if importlib.util.find_spec("aiohttp") is None:
-    print("aiohttp is not installed: skipped")
-    sys.exit(77)
+    print("aiohttp is not installed")
+    sys.exit(1 if os.environ.get("RIDGE_REQUIRE_TOOLS") else 77)
 
 from aiohttp import web  # noqa: E402
 

@@ -61,8 +61,7 @@ struct PassOptions {
 
 // Records the pass and says what came of it, on one line of progress. An open pass with late requests
 // measured its client, and is made again up to twice; one that served nothing measured nothing: ABORTED, and
-// nothing is recorded. Where
-// the pass is on record already, nothing is run: nullopt.
+// nothing is recorded. Where the pass is on record already, nothing is run: nullopt.
 absl::StatusOr<std::optional<OpenSummary>> RunPass(const Subject& subject, const PassOptions& options);
 
 // A pass at each rate, ascending. Ends, and says so, after the first one at which less than

@@ -10,13 +10,7 @@ namespace ridge::kernels::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
-// Blocks of this block's cluster along x, and this block's number among them.
-__device__ inline uint32_t ClusterSize() {
-  uint32_t size;
-  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-  return size;
-}
-
+// This block's number among those of its cluster along x.
 __device__ inline uint32_t ClusterRank() {
   uint32_t rank;
   asm("mov.u32 %0, %%cluster_ctaid.x;" : "=r"(rank));
