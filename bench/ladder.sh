@@ -141,10 +141,9 @@ slots() {  # ENGINE SLOTS
 }
 overhead() { bench overhead "${on[@]}" --engine=cached,ridge | tee "$out/overhead-$part.md"; }
 
-# Goodput: the highest rate of the mixed draw that meets the limits, prefix cache off. A search that broke off begins anew.
+# Goodput: the highest rate of the mixed draw that meets the limits, prefix cache off.
 goodput() {
   local at="--goodput --first_rate=$first_rate --requests=$goodput_requests --commit=$commit --source=$root/bench/traces/prompt_source.txt"
-  rm -f "$out/goodput/$1"/*.gz  # not what was predicted
   if [ "$services" = no ]; then
     bench arrivals "${common[@]}" --out="$out/goodput" --engine="$1" --max_batch=64 $at
     return

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/measure/source_text.h"
-#include "common/hash.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
 
@@ -63,7 +62,7 @@ absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
   const absl::StatusOr<std::string> source = ReadSource(config.source_file);
   if (!source.ok()) return source.status();
   Prompts prompts = (*model)->MakePrompts(*source);
-  const std::string bench_id = RandomId().substr(0, 8);
+  const std::string bench_id = ShortId();
   for (const std::string& engine : config.engines) {
     worker::PolicyNames names = config.choices;
     names.engine = engine;

@@ -6,7 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "bench/ladder/engine_host.h"
-#include "bench/measure/experiment.h"
+#include "bench/measure/closed_runs.h"
+#include "bench/measure/passes.h"
 
 namespace ridge::bench {
 

@@ -164,7 +164,7 @@ absl::Status RunPasses(const Subject& subject, const PassFlags& flags) {
   if (!flags.in_flight.empty()) return RunConcurrencies(subject, flags.pass, flags.in_flight);
   if (!flags.rates.empty()) return RunRates(subject, flags.pass, flags.rates, flags.least_served_share);
   *subject.progress << "workload: " << flags.pass.workload.origin << std::endl;
-  return RunPass(subject, flags.pass).status();
+  return RunPass(subject, flags.pass);
 }
 
 }  // namespace ridge::bench

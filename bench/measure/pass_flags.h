@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "bench/measure/experiment.h"
+#include "bench/measure/goodput_search.h"
+#include "bench/measure/passes.h"
 
 namespace ridge::bench {
 

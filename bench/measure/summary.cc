@@ -55,6 +55,38 @@ void CountFailure(const TargetResult& result, std::vector<Failure>& failures) {
   }
 }
 
+// Reads fields of an object one after the other; the first that is not there is kept.
+class FieldReader {
+ public:
+  explicit FieldReader(const nlohmann::ordered_json& object) : object_(object) {}
+
+  template <typename Number>
+  void Read(const char* name, Number& value) {
+    if (object_.is_object() && object_.contains(name) && object_[name].is_number()) {
+      value = object_[name].get<Number>();
+    } else {
+      Fail(name);
+    }
+  }
+  void Read(const char* name, Spread& spread) {
+    FieldReader fields(object_.is_object() ? object_.value(name, nlohmann::ordered_json()) : nullptr);
+    fields.Read("p50", spread.p50);
+    fields.Read("p95", spread.p95);
+    fields.Read("p99", spread.p99);
+    fields.Read("worst", spread.worst);
+    if (!fields.status_.ok()) Fail(name);
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  void Fail(const char* name) {
+    status_.Update(absl::InvalidArgumentError(absl::StrCat(name, ": missing, or not as it is written")));
+  }
+
+  const nlohmann::ordered_json object_;
+  absl::Status status_;
+};
+
 nlohmann::ordered_json SpreadJson(const Spread& spread) {
   return {{"p50", spread.p50}, {"p95", spread.p95}, {"p99", spread.p99}, {"worst", spread.worst}};
 }
@@ -142,6 +174,26 @@ nlohmann::ordered_json ToJson(const OpenSummary& summary) {
           {"itl_s", SpreadJson(summary.itl_s)},
           {"disturbance_s", SpreadJson(summary.disturbance_s)},
           {"disturbed_over_150_ms", summary.disturbed_over_150_ms}};
+}
+
+absl::StatusOr<OpenSummary> FromJson(const nlohmann::ordered_json& figures) {
+  OpenSummary summary;
+  FieldReader fields(figures);
+  fields.Read("served", summary.served);
+  fields.Read("cancelled", summary.cancelled);
+  fields.Read("unserved", summary.unserved);
+  fields.Read("late", summary.late);
+  fields.Read("served_per_s", summary.served_rate);
+  fields.Read("arrived_per_s", summary.arrival_rate);
+  fields.Read("tokens_per_s", summary.tokens_per_second);
+  fields.Read("shared_message_tokens", summary.shared_message_tokens);
+  fields.Read("queue_s", summary.queue_s);
+  fields.Read("ttft_s", summary.ttft_s);
+  fields.Read("itl_s", summary.itl_s);
+  fields.Read("disturbance_s", summary.disturbance_s);
+  fields.Read("disturbed_over_150_ms", summary.disturbed_over_150_ms);
+  if (!fields.status().ok()) return fields.status();
+  return summary;
 }
 
 }  // namespace ridge::bench

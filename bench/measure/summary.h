@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "bench/measure/target.h"
 #include "nlohmann/json_fwd.hpp"
@@ -50,5 +51,8 @@ std::string FailureText(const OpenSummary& summary);
 
 // By name, as passes.jsonl has it.
 nlohmann::ordered_json ToJson(const OpenSummary& summary);
+// All but the failures. INVALID_ARGUMENT names a field that is missing or no number: older versions had
+// fewer.
+absl::StatusOr<OpenSummary> FromJson(const nlohmann::ordered_json& figures);
 
 }  // namespace ridge::bench

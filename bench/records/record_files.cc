@@ -10,18 +10,19 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "bench/records/csv.h"
 #include "bench/records/gzip_file.h"
+#include "bench/records/record_csv.h"
+#include "bench/records/settings_check.h"
 #include "nlohmann/json.hpp"
 
 namespace ridge::bench {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::ordered_json;
 
 constexpr char kRuns[] = "runs.csv.gz";
 constexpr char kRunLines[] = "runs.jsonl.gz";
@@ -36,127 +37,11 @@ std::string PassKey(double rate, double last_rate, int32_t in_flight) {
   return PassKey(absl::StrCat(rate), absl::StrCat(last_rate), absl::StrCat(in_flight));
 }
 
-using nlohmann::ordered_json;
-
-// A JSON object; empty where the text is none, as the parameters of a peer may be.
-ordered_json ObjectOf(const std::string& text) {
-  ordered_json object = ordered_json::parse(text, nullptr, false);
-  return object.is_object() ? object : ordered_json::object();
-}
-
-std::string SettingText(const ordered_json& settings, const std::string& flag) {
-  return settings.contains(flag) ? settings[flag].dump() : "the default";
-}
-
-absl::Status CheckSetting(const std::string& what, const std::string& flag, const ordered_json& there,
-                          const ordered_json& here) {
-  const bool equal =
-      there.contains(flag) == here.contains(flag) && (!here.contains(flag) || there[flag] == here[flag]);
-  if (equal) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("--", flag, ": ", what, " was measured with ",
-                                                    SettingText(there, flag), ", this run has ",
-                                                    SettingText(here, flag), "; take another --out"));
-}
-
-// Files of older versions do not have every setting of a workload.
-absl::Status CheckWorkload(const std::string& what, const std::string& there, const ordered_json& here) {
-  const ordered_json recorded = ObjectOf(there);
-  absl::Status status;
-  for (const auto& [flag, value] : here.items()) {
-    if (recorded.contains(flag)) status.Update(CheckSetting(what, flag, recorded, here));
-  }
-  return status;
-}
-
-absl::Status CheckParams(const std::string& what, const std::string& there, const std::string& here) {
-  const ordered_json recorded = ObjectOf(there), ours = ObjectOf(here);
-  ordered_json all = ours;
-  all.update(recorded);
-  absl::Status status;
-  for (const auto& [flag, value] : all.items()) {
-    if (flag == "kv_blocks" || flag == "kv_cache_bytes") continue;
-    status.Update(CheckSetting(what, flag, recorded, ours));
-  }
-  // A pool's size counts where it was asked for; otherwise it follows from the memory that was free.
-  const bool is_sized = recorded.contains("kv_cache_bytes") || ours.contains("kv_cache_bytes");
-  const std::string there_blocks = SettingText(recorded, "kv_blocks"),
-                    blocks = SettingText(ours, "kv_blocks");
-  if (is_sized && there_blocks != blocks) {
-    status.Update(absl::FailedPreconditionError(
-        absl::StrCat("--kv_cache_bytes: ", what, " was measured with ", there_blocks,
-                     " blocks, this run has ", blocks, "; take another --out")));
-  }
-  return status;
-}
-
-// A CSV file with a header, record by record.
-class CsvFile {
- public:
-  static absl::StatusOr<std::optional<CsvFile>> Open(const std::string& path, const std::string& header) {
-    absl::StatusOr<std::string> text = ReadGzip(path);
-    if (absl::IsNotFound(text.status())) return std::nullopt;
-    if (!text.ok()) return text.status();
-    CsvFile csv(path, *std::move(text));
-    if (csv.text_.substr(0, header.size()) != header) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path, ": its columns are not those of schema ", kRecordSchema));
-    }
-    csv.at_ = header.size();
-    absl::string_view names = header;
-    csv.names_ = TakeCsvRecord(&names);
-    return csv;
-  }
-
-  // False at the end.
-  absl::StatusOr<bool> Next(std::map<std::string, std::string>* record) {
-    absl::string_view rest = absl::string_view(text_).substr(at_);
-    if (rest.empty()) return false;
-    const std::vector<std::string> fields = TakeCsvRecord(&rest);
-    at_ = text_.size() - rest.size();
-    ++line_;
-    if (fields.size() != names_.size()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path_, ", record ", line_, ": ", fields.size(), " fields, not ", names_.size()));
-    }
-    for (size_t i = 0; i < fields.size(); ++i) (*record)[names_[i]] = fields[i];
-    return true;
-  }
-
-  absl::Status Expect(const std::map<std::string, std::string>& record, const char* name,
-                      const std::string& value) const {
-    if (record.at(name) == value) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(path_, ", record ", line_, ": ", name, " is \"",
-                                                      record.at(name), "\", this run's is \"", value, "\""));
-  }
-
- private:
-  CsvFile(std::string path, std::string text) : path_(std::move(path)), text_(std::move(text)) {}
-
-  std::string path_;
-  std::string text_;
-  size_t at_ = 0;
-  int line_ = 0;
-  std::vector<std::string> names_;
-};
-
-using Record = std::map<std::string, std::string>;
-
-// Calls `visit` with each record of a file, if there is one, and whether it is of this engine. Refuses
-// records of another model or device.
-absl::Status ForEachRecord(const std::string& path, const std::string& header, const RunContext& context,
-                           absl::FunctionRef<absl::Status(const Record& record, bool is_ours)> visit) {
-  absl::StatusOr<std::optional<CsvFile>> file = CsvFile::Open(path, header);
-  if (!file.ok() || !file->has_value()) return file.status();
-  CsvFile& csv = **file;
-  Record record;
-  for (;;) {
-    const absl::StatusOr<bool> more = csv.Next(&record);
-    if (!more.ok() || !*more) return more.status();
-    absl::Status status = csv.Expect(record, "model", context.model);
-    status.Update(csv.Expect(record, "device_name", context.device_name));
-    if (status.ok()) status = visit(record, record.at("engine") == context.engine);
-    if (!status.ok()) return status;
-  }
+// For messages, from the parts of a PassKey.
+std::string PassName(const std::string& rate, const std::string& last_rate, const std::string& in_flight) {
+  if (in_flight != "0") return absl::StrCat("the pass with ", in_flight, " in flight");
+  if (rate == "0") return "the pass at its own times";
+  return absl::StrCat("the pass at ", rate, last_rate == "0" ? "" : absl::StrCat(" to ", last_rate), "/s");
 }
 
 absl::Status Lacks(const std::string& path, const std::string& what, absl::string_view other) {
@@ -197,7 +82,7 @@ absl::StatusOr<RecordFiles> RecordFiles::Open(const std::string& folder, const R
   if (status.ok()) status = files.ReadRuns();
   if (status.ok()) status = files.CheckRunLines();
   if (status.ok()) status = files.ReadPasses();
-  if (status.ok()) status = files.ReadPassSettings();
+  if (status.ok()) status = files.ReadPassLines();
   if (status.ok()) status = files.CheckPassLines();
   if (!status.ok()) return status;
   return files;
@@ -215,7 +100,7 @@ absl::Status RecordFiles::CutHalves() {
 
 absl::Status RecordFiles::ReadRuns() {
   const std::string path = absl::StrCat(folder_, "/", kRuns);
-  return ForEachRecord(path, RunCsvHeader(), context_, [&](const Record& record, bool is_ours) {
+  return ForEachRecord(path, RunCsvHeader(), context_, [&](const CsvRecord& record, bool is_ours) {
     hashes_.insert(record.at("output_sha8"));
     int run_index = 0, new_tokens = 0;
     double total_s = 0;
@@ -261,18 +146,16 @@ absl::Status RecordFiles::CheckRunLines() const {
 
 absl::Status RecordFiles::CheckPassLines() const {
   for (const auto& [key, pass] : passes_) {
-    if (pass_settings_.contains(key)) continue;
-    const std::vector<std::string> parts = absl::StrSplit(key, ' ');  // as PassKey has them
-    const std::string what = parts[2] == "0" ? absl::StrCat("the pass at ", parts[0], "/s")
-                                             : absl::StrCat("the pass with ", parts[2], " in flight");
-    return Lacks(absl::StrCat(folder_, "/", kPassLines), what, kArrivals);
+    if (pass_lines_.contains(key)) continue;
+    const std::vector<std::string> parts = absl::StrSplit(key, ' ');
+    return Lacks(absl::StrCat(folder_, "/", kPassLines), PassName(parts[0], parts[1], parts[2]), kArrivals);
   }
   return absl::OkStatus();
 }
 
 absl::Status RecordFiles::ReadPasses() {
   const std::string path = absl::StrCat(folder_, "/", kArrivals);
-  return ForEachRecord(path, ArrivalCsvHeader(), context_, [&](const Record& record, bool is_ours) {
+  return ForEachRecord(path, ArrivalCsvHeader(), context_, [&](const CsvRecord& record, bool is_ours) {
     double arrival_s = 0, latency_s = 0;
     const std::string& latency = record.at("latency_s");
     if (!absl::SimpleAtod(record.at("arrival_s"), &arrival_s) ||
@@ -287,7 +170,7 @@ absl::Status RecordFiles::ReadPasses() {
   });
 }
 
-absl::Status RecordFiles::ReadPassSettings() {
+absl::Status RecordFiles::ReadPassLines() {
   const std::string path = absl::StrCat(folder_, "/", kPassLines);
   const absl::StatusOr<std::string> text = ReadGzip(path);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
@@ -303,9 +186,11 @@ absl::Status RecordFiles::ReadPassSettings() {
     }
     if (line["engine"] != context_.engine) continue;
     const ordered_json own = line.value("settings", ordered_json{{"requests", line["requests"]}});
-    pass_settings_.try_emplace(PassKey(line["rate"].get<double>(), line["last_rate"].get<double>(),
-                                       line["in_flight"].get<int32_t>()),
-                               Settings{own.dump(), line.value("engine_params", "")});
+    const std::string key = PassKey(line["rate"].get<double>(), line["last_rate"].get<double>(),
+                                    line["in_flight"].get<int32_t>());
+    // A run that was killed between the two files left a line of its own before the one that counts.
+    pass_lines_.insert_or_assign(key,
+                                 PassLine{{own.dump(), line.value("engine_params", "")}, std::string(row)});
   }
   return absl::OkStatus();
 }
@@ -323,21 +208,19 @@ absl::Status RecordFiles::CheckRuns(const std::string& workload, const ordered_j
   const auto there = run_settings_.find(workload);
   if (there == run_settings_.end()) return absl::OkStatus();
   const std::string what = absl::StrCat(workload, " in ", folder_);
-  absl::Status status = CheckWorkload(what, there->second.own, settings);
-  status.Update(CheckParams(what, there->second.params, context_.engine_params));
+  absl::Status status = CheckWorkloadSettings(what, there->second.own, settings);
+  status.Update(CheckEngineParams(what, there->second.params, context_.engine_params));
   return status;
 }
 
 absl::Status RecordFiles::CheckPass(double rate, double last_rate, int32_t in_flight,
                                     const ordered_json& settings) const {
-  const auto there = pass_settings_.find(PassKey(rate, last_rate, in_flight));
-  if (there == pass_settings_.end()) return absl::OkStatus();
-  const std::string what =
-      absl::StrCat(in_flight > 0 ? absl::StrCat("the pass with ", in_flight, " in flight")
-                                 : absl::StrCat("the pass at ", rate, "/s"),
-                   " in ", folder_);
-  absl::Status status = CheckWorkload(what, there->second.own, settings);
-  status.Update(CheckParams(what, there->second.params, context_.engine_params));
+  const auto there = pass_lines_.find(PassKey(rate, last_rate, in_flight));
+  if (there == pass_lines_.end()) return absl::OkStatus();
+  const std::string name = PassName(absl::StrCat(rate), absl::StrCat(last_rate), absl::StrCat(in_flight));
+  const std::string what = absl::StrCat(name, " in ", folder_);
+  absl::Status status = CheckWorkloadSettings(what, there->second.settings.own, settings);
+  status.Update(CheckEngineParams(what, there->second.settings.params, context_.engine_params));
   return status;
 }
 
@@ -365,6 +248,10 @@ double RecordFiles::ArrivedRate(double rate, double last_rate, int32_t in_flight
   return ArrivalRate(pass.requests, pass.first_arrival_s, pass.last_arrival_s);
 }
 
+ordered_json RecordFiles::PassFigures(double rate, double last_rate, int32_t in_flight) const {
+  return ordered_json::parse(pass_lines_.at(PassKey(rate, last_rate, in_flight)).line);
+}
+
 absl::Status RecordFiles::AddRun(absl::Span<const RunRecord> records, const ordered_json& settings) {
   std::string lines, rows;
   for (const RunRecord& record : records) {
@@ -389,7 +276,6 @@ absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records, const
     passes_[key].Add(record.arrival_s,
                      record.served() ? std::optional(record.end_s - record.arrival_s) : std::nullopt);
   }
-  pass_settings_.try_emplace(key, Settings{settings.dump(), context_.engine_params});
   ordered_json line{{"schema", kRecordSchema},
                     {"bench_id", context_.bench_id},
                     {"sweep_id", first.sweep_id},
@@ -402,9 +288,12 @@ absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records, const
                     {"requests", first.requests},
                     {"settings", settings}};
   line.update(figures);
+  // What a server says of its errors need not be UTF-8.
+  const std::string text = line.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  pass_lines_.insert_or_assign(key, PassLine{{settings.dump(), context_.engine_params}, text});
   const std::string csv = folder_ + "/" + kArrivals;
   if (!fs::exists(csv)) rows = ArrivalCsvHeader() + rows;
-  return AppendBoth(folder_ + "/" + kPassLines, line.dump() + "\n", csv, rows);
+  return AppendBoth(folder_ + "/" + kPassLines, text + "\n", csv, rows);
 }
 
 void RecordFiles::Pass::Add(double arrival_s, std::optional<double> latency_s) {

@@ -26,7 +26,7 @@ class RecordFiles {
  public:
   // Opens or makes the folder, locks it and reads what it has. An error names the file, and the line where
   // one cannot be read or a file lacks what the other one has of a run; so it does where the records were
-  // made with another schema, model or device name than `context`'s.
+  // made with another schema than `context`'s, and the flag where it is another model or device.
   static absl::StatusOr<RecordFiles> Open(const std::string& folder, const RunContext& context);
 
   // A line for each file whose last record was half written, as by a process that was killed: it is cut off,
@@ -50,6 +50,8 @@ class RecordFiles {
   double ServedRate(double rate, double last_rate, int32_t in_flight) const;
   // What came a second in a pass that is there, as ArrivalRate has it.
   double ArrivedRate(double rate, double last_rate, int32_t in_flight) const;
+  // The line of a pass that is there, with its figures by name as AddPass was given them.
+  nlohmann::ordered_json PassFigures(double rate, double last_rate, int32_t in_flight) const;
   // As CheckRuns, of a pass that is there.
   absl::Status CheckPass(double rate, double last_rate, int32_t in_flight,
                          const nlohmann::ordered_json& settings) const;
@@ -66,7 +68,7 @@ class RecordFiles {
   absl::Status ReadRuns();
   absl::Status CheckRunLines() const;
   absl::Status ReadPasses();
-  absl::Status ReadPassSettings();
+  absl::Status ReadPassLines();
   absl::Status CheckPassLines() const;
 
   std::string folder_;
@@ -87,9 +89,14 @@ class RecordFiles {
     std::string own;     // of the workload or the pass
     std::string params;  // of the engine
   };
-  std::map<std::string, Settings> run_settings_;   // by workload
-  std::map<std::string, Settings> pass_settings_;  // by PassKey
-  absl::flat_hash_set<std::string> hashes_;        // of the outputs whose ids are written
+  // Of passes.jsonl.
+  struct PassLine {
+    Settings settings;
+    std::string line;
+  };
+  std::map<std::string, Settings> run_settings_;  // by workload
+  std::map<std::string, PassLine> pass_lines_;    // by PassKey
+  absl::flat_hash_set<std::string> hashes_;       // of the outputs whose ids are written
 };
 
 }  // namespace ridge::bench

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "bench/measure/grpc_target.h"
 #include "bench/measure/source_text.h"
-#include "common/hash.h"
 #include "common/status.h"
 
 namespace ridge::bench {
@@ -20,7 +19,7 @@ absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, st
   EncodeText encode;
   if (model->has_tokenizer()) encode = [&](absl::string_view text) { return target.Encode(text); };
   Prompts prompts(std::move(encode), *source, model->vocab_size());
-  const RunContext context{.bench_id = RandomId().substr(0, 8),
+  const RunContext context{.bench_id = ShortId(),
                            .version = model->version(),
                            .commit = config.commit,
                            .engine = config.engine,

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "bench/ladder/engine_host.h"
-#include "bench/measure/experiment.h"
+#include "bench/measure/subject.h"
+#include "bench/measure/summary.h"
 #include "bench/workload/draw.h"
 #include "gtest/gtest.h"
 

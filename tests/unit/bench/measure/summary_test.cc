@@ -75,6 +75,25 @@ TEST(Summarise, SaysHowOftenAndOfWhatRequestsFailed) {
                                      R"({"end":"unsent","count":1,"first_error":""}])");
 }
 
+TEST(Summarise, IsReadAsItIsWritten) {
+  TargetResult refused = Result(2, -1, {});
+  refused.end = "RESOURCE_EXHAUSTED";
+  const nlohmann::ordered_json line = ToJson(Summarise(
+      At({1.0, 1.5, 2.0}), {Result(1, 1.1, {1.3, 1.7, 1.9}), Result(1.5, 1.6, {1.8, 2.1}), refused}));
+  const absl::StatusOr<OpenSummary> read =
+      FromJson(nlohmann::ordered_json::parse(line.dump()));  // as a file has it
+  ASSERT_TRUE(read.ok()) << read.status();
+  nlohmann::ordered_json again = ToJson(*read);
+  again["failures"] = line["failures"];  // which are not read
+  EXPECT_EQ(again.dump(), line.dump());
+  nlohmann::ordered_json without = line;
+  without.erase("arrived_per_s");
+  EXPECT_EQ(FromJson(without).status().message(), "arrived_per_s: missing, or not as it is written");
+  without = line;
+  without["itl_s"]["p99"] = "much";
+  EXPECT_EQ(FromJson(without).status().message(), "itl_s: missing, or not as it is written");
+}
+
 TEST(Summarise, OfNothingIsNothing) {
   EXPECT_EQ(Summarise({}, {}).served_rate, 0);
   EXPECT_EQ(SpreadOf({}).p99, 0);

@@ -118,7 +118,7 @@ TEST_F(RecordFilesTest, RefusesRunsOfAWorkloadWithOtherSettings) {
   EXPECT_EQ(check(R"({"max_batch":4})", 64, "p64-x1"), "");  // which is not there
   EXPECT_EQ(check(R"({"launch":"stream","max_batch":8,"kv_cache_bytes":4096,"kv_blocks":9})", 64),
             absl::StrCat("--kv_cache_bytes: p16-x1 in ", folder_,
-                         " was measured with 100 blocks, this run has 9", rest));
+                         " was measured with 100 blocks, this run has 9 blocks", rest));
 }
 
 TEST_F(RecordFilesTest, RefusesAPassWithOtherSettings) {
@@ -134,6 +134,7 @@ TEST_F(RecordFilesTest, RefusesAPassWithOtherSettings) {
   const RecordFiles files = *RecordFiles::Open(folder_, context_);
   EXPECT_TRUE(files.CheckPass(45.254834, 0, 0, {{"requests", 1}, {"workload", "a draw"}}).ok());
   EXPECT_TRUE(files.CheckPass(1, 0, 0, {{"requests", 5}}).ok());  // which is not there
+  EXPECT_EQ(files.PassFigures(45.254834, 0, 0)["rate"], 45.254834);
   EXPECT_EQ(files.CheckPass(45.254834, 0, 0, {{"requests", 400}}).message(),
             absl::StrCat("--requests: the pass at 45.2548/s in ", folder_,
                          " was measured with 1, this run has 400; take another --out"));
@@ -170,10 +171,29 @@ TEST_F(RecordFilesTest, WritesTheIdsOfEqualOutputsOnce) {
 TEST_F(RecordFilesTest, RefusesRecordsOfAnotherCardOrModel) {
   ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddRun({Run("p16-x1", 0, {1})}, {}).ok());
   context_.device_name = "another card";
-  const absl::Status status = RecordFiles::Open(folder_, context_).status();
-  EXPECT_EQ(status.message(), absl::StrCat(folder_,
-                                           "/runs.csv.gz, record 1: device_name is \"card\", this run's is "
-                                           "\"another card\""));
+  EXPECT_EQ(RecordFiles::Open(folder_, context_).status().message(),
+            absl::StrCat("--device: ", folder_,
+                         "/runs.csv.gz was measured with \"card\", this run has "
+                         "\"another card\"; take another --out"));
+}
+
+// A run that was killed between its two files leaves a line alone; the pass is made again.
+TEST_F(RecordFilesTest, TheFiguresOfAPassAreThoseOfItsRequests) {
+  ArrivalRecord request;
+  request.rate = 2;
+  for (const int served : {7, 1}) {
+    ASSERT_TRUE(RecordFiles::Open(folder_, context_)->AddPass({request}, {}, {{"served", served}}).ok());
+    if (served == 7) std::filesystem::remove(folder_ + "/arrivals.csv.gz");
+  }
+  EXPECT_EQ(RecordFiles::Open(folder_, context_)->PassFigures(2, 0, 0)["served"], 1);
+}
+
+TEST_F(RecordFilesTest, WhatAServerSaysOfItsErrorsNeedNotBeUtf8) {
+  ArrivalRecord request;
+  request.rate = 2;
+  RecordFiles files = *RecordFiles::Open(folder_, context_);
+  ASSERT_TRUE(files.AddPass({request}, {}, {{"first_error", "a \xff"}}).ok());
+  EXPECT_EQ(files.PassFigures(2, 0, 0)["first_error"], "a \uFFFD");
 }
 
 TEST_F(RecordFilesTest, RefusesOtherColumnsAndBrokenLines) {
