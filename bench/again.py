@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import pathlib
+import shlex
 
 import ladder_records as records
 
@@ -65,7 +66,7 @@ def closed_flags(closed):
         together.setdefault(tuple(sorted(batches)), []).append(label)
     new_tokens = f" --new_tokens {max(map(int, tokens))}" if tokens else ""
     found = [f"--prompts {','.join(labels)} --batch_size {','.join(map(str, batches))}{new_tokens}" for batches, labels in together.items()]
-    return found + ([f"--prompts none --mixed {','.join(map(str, sorted(mixed)))}{new_tokens}"] if mixed else [])
+    return found + ([f"--prompts none --mixed {','.join(map(str, sorted(mixed)))}"] if mixed else [])
 
 
 def commands(engine, folder):
@@ -74,8 +75,10 @@ def commands(engine, folder):
     if context["device"] == "peer":
         return []
     if context["device"] == "service":
-        lines = [f"{BENCH} serve-load --target {SERVICE} --called {engine} --out {OUT} {flags}" for _, flags in pass_flags(folder)]
-        first = [f"# a service of {context['model']} at {SERVICE}, as README.md starts one"]
+        through = records.params(context).get("through")
+        common = f"--target {SERVICE} --called {engine}" + (f" --through {shlex.quote(through)}" if through else "") + f" --out {OUT}"
+        lines = [f"{BENCH} serve-load {common} {flags}" for _, flags in pass_flags(folder)]
+        first = [f"# {records.through(context)} with {context['model']} at {SERVICE}, as README.md starts one"]
     else:
         named = context["model"].startswith("synthetic:")
         cached = " --prefix_cache on" if '"prefix_cache":"on"' in context["engine_params"] else ""

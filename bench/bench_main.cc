@@ -164,7 +164,7 @@ int main(int argc, char** argv) {
     return FailWithUsage();
   }
   absl::Status status = ridge::bench::CheckCommandFlags(subcommand->name, given);
-  if (status.ok()) status = ridge::bench::CheckEmptyValues(subcommand->name, given);
+  if (status.ok()) status = ridge::bench::CheckFlagValues(subcommand->name, given);
   if (status.ok()) status = subcommand->run(given);
   if (status.ok()) return 0;
   std::fprintf(stderr, "ridge-bench %s: %s\n", subcommand->name, status.ToString().c_str());

@@ -16,8 +16,9 @@ std::vector<std::string> FlagsOf(absl::string_view command);
 // another one that was not given, or does not go with one that was.
 absl::Status CheckCommandFlags(absl::string_view command, const std::vector<std::string>& given);
 
-// INVALID_ARGUMENT "--flag: ..." where one of the command's flags was given an empty value that says nothing:
-// a shell's unset variable, say, which would silently be the default. After the flags were parsed.
-absl::Status CheckEmptyValues(absl::string_view command, const std::vector<std::string>& given);
+// INVALID_ARGUMENT "--flag: ..." where one of the command's flags was given an empty value that says nothing
+// (a shell's unset variable, say, which would silently be the default), or changes nothing beside the value
+// of another. After the flags were parsed.
+absl::Status CheckFlagValues(absl::string_view command, const std::vector<std::string>& given);
 
 }  // namespace ridge::bench

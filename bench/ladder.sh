@@ -45,7 +45,7 @@ if [ "$services" = yes ]; then needed="$needed ridge-worker ridge-router"; fi
 for program in $needed; do [ -x "$bin/$program" ] || die "--bin: $bin/$program is not there; build first"; done
 
 nine="naive cached batched continuous paged chunked fused flash ridge" batched="batched continuous paged chunked fused flash ridge"
-workload="" singles="naive cached" sweeps=$batched least_served=0.9 slow_rate="" slow_requests="" network="" cached_rates=""
+workload="" new_tokens="" singles="naive cached" sweeps=$batched least_served=0.9 slow_rate="" slow_requests="" network="" cached_rates=""
 case "$size" in
   gpu)
     runs=(--runs=5 --warmup=2 --most_time=2s --largest_warmed=128) single_time=20s prompts=p16,p64,p256,p1024,p4096 batch_prompt=p256
@@ -59,17 +59,17 @@ case "$size" in
     network=1,8,32,128 network_requests=128 network_rates=2,4,6,8
     ;;
   cpu)
-    runs=(--runs=3 --warmup=1 --most_time=8s --new_tokens=32) single_time=8s prompts=p16,p64,p256,p1024 batch_prompt=p64
+    runs=(--runs=3 --warmup=1 --most_time=8s) new_tokens=32 single_time=8s prompts=p16,p64,p256,p1024 batch_prompt=p64
     sizes=2,4,8,16 mixed="" rates=1,2,4 least_served=0.5 requests=24 context=1088 workload="$root/bench/traces/mixed-cpu-24.jsonl"
     budgets="" pool="" first_rate="" singles=$nine sweeps="batched continuous chunked ridge"
     ;;
   quick)
-    runs=(--runs=1 --warmup=0 --new_tokens=8) single_time=0s prompts=p16,p256 batch_prompt=p64
+    runs=(--runs=1 --warmup=0) new_tokens=8 single_time=0s prompts=p16,p256 batch_prompt=p64
     sizes=1,4 mixed=4 rates=20,40 cached_rates=20 requests=8 context=4352
     budgets="128 512" budget_rate=20 budget_requests=8 many=6 pool=512MiB first_rate=2 goodput_requests=8
     ;;
   tiny)
-    runs=(--runs=1 --warmup=0 --new_tokens=8) single_time=0s prompts=p16,p256 batch_prompt=p64
+    runs=(--runs=1 --warmup=0) new_tokens=8 single_time=0s prompts=p16,p256 batch_prompt=p64
     sizes=1,4 mixed="" rates=50 cached_rates=50 requests="" context=512 workload="$root/bench/traces/mixed-tiny-8.jsonl"
     budgets=128 budget_rate=50 pool="" first_rate=""
     ;;
@@ -107,10 +107,12 @@ task() {
   touch "$out/done/$name"
 }
 
+tokens=${new_tokens:+--new_tokens=$new_tokens}
 bench() { "$bin/ridge-bench" "$@" 9<&-; }
 
-single() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$prompts "${runs[@]}" --max_batch=1 --most_time=$single_time; }
-batches() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$batch_prompt --batch_size=$sizes "${runs[@]}"; }
+single() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$prompts "${runs[@]}" $tokens --max_batch=1 --most_time=$single_time; }
+batches() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=$batch_prompt --batch_size=$sizes "${runs[@]}" $tokens; }
+# The draw says how many tokens are asked for.
 mixed() { bench closed "${common[@]}" --out="$out" --engine="$1" --prompts=none --mixed=$mixed --max_batch=32 --max_context=$context "${runs[@]}"; }
 # The slowest rate with fewer requests, where a whole sweep of it would take most of the time.
 arrivals() {
@@ -149,7 +151,7 @@ goodput() {
     return
   fi
   start_services "$1" 64
-  bench serve-load --target="127.0.0.1:$port" --called="$1" --out="$out/goodput" $at
+  bench serve-load --target="127.0.0.1:$port" --called="$1" --through="$between" --out="$out/goodput" $at
   stop_services
 }
 
@@ -157,8 +159,8 @@ goodput() {
 network() {
   start_services "$1" 32
   local at="--target=127.0.0.1:$port --called=$1 --out=$out/network --commit=$commit --source=$root/bench/traces/prompt_source.txt"
-  bench serve-load $at --in_flight=$network --requests=$network_requests
-  bench serve-load $at --rates=$network_rates --requests=$requests
+  bench serve-load $at --through="$between" --in_flight=$network --requests=$network_requests
+  bench serve-load $at --through="$between" --rates=$network_rates --requests=$requests
   stop_services
 }
 
@@ -185,6 +187,7 @@ start() {
   die "$program is not ready after 30 s"
 }
 
+between="worker and router"
 # start_services ENGINE SEQUENCES: a worker and, on $port, a router in front of it.
 start_services() {
   start ridge-worker --model="$model" --device="$device" --engine="$1" --prefix_cache=off --max_batch="$2"

@@ -201,9 +201,29 @@ def goodput(folder, ttft_s=0.5, itl_ms=25.0, least_served=0.8):
 
 
 def way(folder):
-    """How the requests of a folder's arrivals went: `ridge-bench serve-load` asks a service, `arrivals` an engine of its own."""
-    services = {row["device"] == "service" for row in read_csv(pathlib.Path(folder) / "arrivals.csv.gz")}
-    return "through worker and router" if services == {True} else "in one process" if services == {False} else "in more ways than one"
+    """How the requests of a folder's arrivals went: "in one process", or through what the records say."""
+    ways = {way_of(row) for row in read_csv(pathlib.Path(folder) / "arrivals.csv.gz")}
+    return ways.pop() if len(ways) == 1 else "in more ways than one"
+
+
+def way_of(row):
+    if row["device"] == "peer":
+        return "through a server of its own"
+    return f"through {through(row)}" if row["device"] == "service" else "in one process"
+
+
+def through(row):
+    """What answered `ridge-bench serve-load`, in words; older records do not say more than that it was a service."""
+    return params(row).get("through", "a service")
+
+
+def params(row):
+    """The parameters of an engine by name."""
+    try:
+        found = json.loads(row["engine_params"])
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def open_figures(rows):

@@ -32,6 +32,9 @@ for flag in ttft_limit itl_limit; do
   bench 1 "--$flag: must be more than 0" arrivals "${on[@]}" --goodput "--$flag=-1s"
   bench 1 "--$flag: must be more than 0" arrivals "${on[@]}" --goodput "--$flag=0s"
 done
+bench 1 "--virtual_clock: only a simulated device has one, not cpu" closed "${on[@]}" --device=cpu --virtual_clock
+bench 1 "--threads: only a CPU computes by threads, not simulated:a10" closed "${on[@]}" --threads=2
+for flag in batch_size new_tokens; do bench 1 "--$flag: does not go with --prompts none" closed "${on[@]}" --prompts=none --mixed=2 "--$flag=1"; done
 bench 1 "--least_served: 2 is no share from 0 to 1" arrivals "${on[@]}" --rates=1 --least_served=2
 bench 1 "--cancelled_share: 1.5 is no share" serve-load --out="$work/out" --cancelled_share=1.5
 for name in ../x a/b '' .. .hidden; do bench 1 "--called: " serve-load --target=127.0.0.1:1 --out="$work/out" --called="$name"; done
@@ -41,6 +44,11 @@ bench 1 "--rates: a workload is drawn at one rate" draw --rates=4,8 --requests=5
 bench 0 "" draw --rates=4 --requests=5 --out="$work/w.jsonl"
 bench 1 "--out: /dev/full: cannot be written: No space left on device" draw --rates=4 --requests=5 --out=/dev/full
 bench 1 "UNAVAILABLE: --target" replay --target=127.0.0.1:1 --model=a-name --workload="$work/w.jsonl" --out="$work/out"
+bench 1 "--engine: does not go with --target" replay --target=127.0.0.1:1 --engine=flash --workload="$work/w.jsonl" --out="$work/out"
+bench 1 "--cancelled_share: needs --target" replay --model=synthetic:qwen2.5-1.5b --cancelled_share=0.5 --workload="$work/w.jsonl" --out="$work/out"
+echo '{"timestamp":0,"input_length":40000,"output_length":8}' >"$work/long.jsonl"
+bench 1 "--most_tokens: the longest request has 40008 tokens, more than the context of 32768; 32768 leaves such out" \
+  replay "${on[@]}" --mooncake="$work/long.jsonl"
 bench 1 "--target: give it" replay --workload="$work/w.jsonl" --out="$work/out"
 
 bench 1 "--b: required" parity --a="$work/out/ridge"

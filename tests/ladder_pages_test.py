@@ -46,8 +46,8 @@ def rows_of(name, rows):
     return text.getvalue()
 
 
-def context(engine, device="cpu", model="tiny"):
-    return {"engine": engine, "engine_params": "{}", "model": model, "dtype": "float32", "device": device, "device_name": f"{device}: a device",
+def context(engine, device="cpu", model="tiny", engine_params="{}"):
+    return {"engine": engine, "engine_params": engine_params, "model": model, "dtype": "float32", "device": device, "device_name": f"{device}: a device",
             "ridge_version": "0.1.0", "commit": "abc1234"}
 
 
@@ -197,19 +197,26 @@ def trends(folder):
 
 
 def goodput(folder):
-    """Says whether the search went through services, and compares nothing that went two ways."""
-    for name, devices, told in (("services", ("service", "service"), "through worker and router"), ("process", ("cpu", "cpu"), "in one process"),
-                                ("both", ("cpu", "service"), None)):
+    """Says which way the requests of a search went, as its records have it, and compares nothing that went two ways."""
+    router = {"device": "service", "engine_params": '{"through":"worker and router"}'}
+    worker = {"device": "service", "engine_params": '{"through":"a worker"}'}
+    old = {"device": "service"}
+    for name, ways, told in (("services", (router, router), "through worker and router"), ("worker", (worker, worker), "through a worker"),
+                             ("old", (old, old), "through a service"), ("process", ({}, {}), "in one process"),
+                             ("peers", ({"device": "peer"}, {"device": "peer"}), "through a server of its own"),
+                             ("both", ({}, router), None), ("two", (worker, router), None)):
         root = folder / name
         closed(root, "naive", ["p16"])
-        for engine, device in zip(("flash", "ridge"), devices):
-            arrivals(root / "goodput", engine, rates=(4, 64), device=device)
-        page = ladder_page(root)
+        for engine, way in zip(("flash", "ridge"), ways):
+            arrivals(root / "goodput", engine, rates=(4, 64), **way)
+        page, claim = ladder_page(root), story_rows(root)["Goodput: p99 TTFT <= 500 ms, p99 ITL <= 25 ms"][1]
         headline = root / "headline.json"
         if told is None:
             expect(not headline.exists(), "two ways are no ratio")
+            expect("but one of them " in claim, f"two ways in the story: {claim}")
             continue
         expect(page.count(f"| {told} |") == 2, f"LADDER.md: {told}")
+        expect(claim.startswith(f"{told}, offered flash 4.0"), f"the story: {claim}")
         expect(json.loads(headline.read_text())[0]["baseline"].startswith(f"flash {told}, same ladder: 4.0 "), f"{headline.read_text()}")
 
 
@@ -252,15 +259,19 @@ def commands(folder):
     closed(root, "naive", ["p64", "p16"])
     arrivals(root, "ridge", rates=(4, 8), requests=tiny)
     arrivals(root, "front", rates=(4,), device="service", requests=(("p1024", 256), ("p16", 192)))
+    arrivals(root, "behind", rates=(4,), device="service", engine_params='{"through":"worker and router"}')
     arrivals(root, "other", rates=(4,), requests=(("p7", 3),))
     arrivals(root, "peer", device="peer")
     ladder_page(root)
-    pages = {engine: (root / engine / "README.md").read_text() for engine in ("naive", "ridge", "front", "other", "peer")}
+    pages = {engine: (root / engine / "README.md").read_text() for engine in ("naive", "ridge", "front", "behind", "other", "peer")}
     bench = "\nbuild/release/bin/ridge-bench"
     own = '--model "$model" --device cpu'
     expect(f"\nmodel=PATH  # of tiny{bench} closed {own} --engine naive --out build/again --prompts p16,p64 --batch_size 1 --new_tokens 2\n" in pages["naive"], pages["naive"])
     expect(f"{bench} arrivals {own} --engine ridge --out build/again --rates 4,8 --workload bench/traces/mixed-tiny-8.jsonl\n" in pages["ridge"], pages["ridge"])
     expect(f"{bench} serve-load --target 127.0.0.1:50050 --called front --out build/again --rates 4 --requests 2\n" in pages["front"], pages["front"])
+    expect("\n# a service with tiny at 127.0.0.1:50050, " in pages["front"], pages["front"])
+    expect("\n# worker and router with tiny at 127.0.0.1:50050, " in pages["behind"], pages["behind"])
+    expect(" --called behind --through 'worker and router' --out build/again --rates 4 " in pages["behind"], pages["behind"])
     expect('\nworkload=PATH  #' in pages["other"] and '--rates 4 --workload "$workload"\n' in pages["other"], pages["other"])
     expect("Again" not in pages["peer"], "a peer is measured by a program of its own")
 

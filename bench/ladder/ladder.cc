@@ -3,22 +3,17 @@
 #include <algorithm>
 #include <functional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "bench/measure/source_text.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
+#include "worker/backend/simulated/card.h"
 
 namespace ridge::bench {
 namespace {
 
 constexpr int32_t kArrivalsMaxBatch = 32;  // the slots of the series' engines
-
-int32_t LongestOf(const Workload& workload) {
-  int32_t longest = 0;
-  for (const WorkItem& item : workload.items)
-    longest = std::max(longest, item.prompt_tokens + item.max_tokens);
-  return longest;
-}
 
 // Requests that need so many tokens decide the context where no flag has.
 absl::Status SetContext(int32_t longest, LadderConfig* config) {
@@ -43,6 +38,9 @@ std::string ParamsOf(const LadderConfig& config, const EngineHost& host) {
     if (!value->empty()) params[name] = *value;
   }
   if (config.host.threads > 0) params["threads"] = config.host.threads;
+  if (absl::StartsWith(config.host.device, worker::kSimulatedPrefix)) {
+    params["virtual_clock"] = host.is_virtual();
+  }
   if (config.host.kv_cache_bytes.has_value()) params["kv_cache_bytes"] = *config.host.kv_cache_bytes;
   // Those that follow from others come last.
   params.update({{"max_batch", config.host.max_batch},
@@ -53,12 +51,14 @@ std::string ParamsOf(const LadderConfig& config, const EngineHost& host) {
   return params.dump();
 }
 
-// Runs `experiment` on each engine in turn.
+// Runs `experiment` on each engine in turn. `fits` says whether the requests fit the model's context.
 absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
+                           const std::function<absl::Status(int32_t context_tokens)>& fits,
                            const std::function<absl::Status(const Subject&)>& experiment) {
   if (config.out.empty()) return InvalidField("--out", "required");
   const absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(config.host);
   if (!model.ok()) return model.status();
+  if (absl::Status status = fits((*model)->served().context_length); !status.ok()) return status;
   const absl::StatusOr<std::string> source = ReadSource(config.source_file);
   if (!source.ok()) return source.status();
   Prompts prompts = (*model)->MakePrompts(*source);
@@ -109,20 +109,32 @@ absl::Status Closed(LadderConfig config, const ClosedFlags& flags, std::ostream&
     longest = std::max(longest, LongestOf(workload));
   }
   if (config.host.max_batch == 0) config.host.max_batch = static_cast<int32_t>(largest);
+  const bool sets_context = config.host.max_context == 0;
   if (absl::Status status = SetContext(longest, &config); !status.ok()) return status;
-  return ForEachEngine(config, progress, [&](const Subject& subject) {
+  const auto fits = [&](int32_t context_tokens) -> absl::Status {
+    for (const Workload& workload : flags.workloads) {
+      if (!sets_context || LongestOf(workload) <= context_tokens) continue;
+      return InvalidField(absl::StartsWith(workload.name, "mixed") ? "--mixed" : "--prompts",
+                          absl::StrCat(workload.name, " has a request of ", LongestOf(workload),
+                                       " tokens, more than the model's context of ", context_tokens));
+    }
+    return absl::OkStatus();
+  };
+  return ForEachEngine(config, progress, fits, [&](const Subject& subject) {
     return RunClosed(subject,
                      {flags.workloads, flags.warmups, flags.runs, flags.most_seconds, flags.largest_warmed});
   });
 }
 
 absl::Status ArrivalSweep(LadderConfig config, const PassFlags& flags, std::ostream& progress) {
-  if (flags.pass.cancelled_share > 0) {
-    return InvalidField("--cancelled_share", "only a service's clients can leave");
-  }
   if (config.host.max_batch == 0) config.host.max_batch = kArrivalsMaxBatch;
+  const bool sets_context = config.host.max_context == 0;
   if (absl::Status status = SetContext(LongestOf(flags.pass.workload), &config); !status.ok()) return status;
-  return ForEachEngine(config, progress, [&](const Subject& subject) { return RunPasses(subject, flags); });
+  const auto fits = [&](int32_t context_tokens) {
+    return sets_context ? CheckContext(flags, context_tokens) : absl::OkStatus();
+  };
+  return ForEachEngine(config, progress, fits,
+                       [&](const Subject& subject) { return RunPasses(subject, flags); });
 }
 
 }  // namespace ridge::bench

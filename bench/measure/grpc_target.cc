@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
+#include "ridge/v1/worker.grpc.pb.h"
 
 namespace ridge::bench {
 namespace {
@@ -155,8 +156,9 @@ GrpcTarget::GrpcTarget(const GrpcTargetConfig& config) : config_(config) {
   for (int i = 0; i < config.connections; ++i) {
     grpc::ChannelArguments arguments = DirectChannelArguments();
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // otherwise all would share one connection
-    stubs_.push_back(v1::Inference::NewStub(
-        grpc::CreateCustomChannel(config.target, grpc::InsecureChannelCredentials(), arguments)));
+    channels_.push_back(
+        grpc::CreateCustomChannel(config.target, grpc::InsecureChannelCredentials(), arguments));
+    stubs_.push_back(v1::Inference::NewStub(channels_.back()));
   }
 }
 
@@ -173,6 +175,19 @@ absl::StatusOr<v1::GetModelResponse> GrpcTarget::GetModel() {
       return FromGrpc(status);
   }
   return model;
+}
+
+bool GrpcTarget::IsWorker() {
+  // What routers ask their workers.
+  const auto worker = v1::Worker::NewStub(channels_.front());
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kConnectTimeout));
+  const auto reports = worker->WatchLoad(&context, {});
+  v1::LoadReport report;
+  const bool answers = reports->Read(&report);
+  context.TryCancel();
+  reports->Finish();
+  return answers;
 }
 
 absl::StatusOr<Encoded> GrpcTarget::Encode(absl::string_view text) {

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "bench/measure/target.h"
 #include "bench/workload/prompts.h"
+#include "grpcpp/channel.h"
 #include "ridge/v1/inference.grpc.pb.h"
 
 namespace ridge::bench {
@@ -30,6 +31,9 @@ class GrpcTarget : public Target {
   // What is served, once every connection is there. Does not wait for a service that is not.
   absl::StatusOr<v1::GetModelResponse> GetModel();
 
+  // Whether a worker itself answers; a router does not say what is behind it.
+  bool IsWorker();
+
   // A text as the service tokenises it, without special tokens around it.
   absl::StatusOr<Encoded> Encode(absl::string_view text);
 
@@ -38,7 +42,8 @@ class GrpcTarget : public Target {
 
  private:
   const GrpcTargetConfig config_;
-  std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;  // one a channel
 };
 
 }  // namespace ridge::bench

@@ -135,6 +135,7 @@ absl::StatusOr<PassFlags> PassFlagsFromFlags() {
   absl::StatusOr<Workload> workload = WorkloadFromFlags();
   if (!workload.ok()) return workload.status();
   flags.pass.workload = *std::move(workload);
+  flags.is_trace = !absl::GetFlag(FLAGS_mooncake).empty() || !absl::GetFlag(FLAGS_burstgpt).empty();
   absl::StatusOr<std::vector<int32_t>> in_flight =
       ParseCounts("--in_flight", absl::GetFlag(FLAGS_in_flight), "", kMostRequests);
   if (!in_flight.ok()) return in_flight.status();
@@ -147,6 +148,17 @@ absl::StatusOr<PassFlags> PassFlagsFromFlags() {
     return InvalidField("--in_flight", "does not go with --rates");
   }
   return flags;
+}
+
+absl::Status CheckContext(const PassFlags& flags, int32_t context_tokens) {
+  const int32_t longest = LongestOf(flags.pass.workload);
+  if (longest <= context_tokens) return absl::OkStatus();
+  const std::string what =
+      absl::StrCat("the longest request has ", longest, " tokens, more than the context of ", context_tokens);
+  if (flags.is_trace) {
+    return InvalidField("--most_tokens", absl::StrCat(what, "; ", context_tokens, " leaves such out"));
+  }
+  return InvalidField("--workload", absl::StrCat(what, "; give one with shorter requests"));
 }
 
 absl::Status RunPasses(const Subject& subject, const PassFlags& flags) {

@@ -1,6 +1,7 @@
 // Flags of passes over a workload, in process and over the network.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace ridge::bench {
 
 struct PassFlags {
   PassOptions pass;           // but for rate and in_flight
+  bool is_trace = false;      // what is asked was recorded elsewhere
   std::vector<double> rates;  // empty: the workload's own times
   std::vector<int32_t> in_flight;
   double least_served_share = 0;
@@ -22,6 +24,10 @@ struct PassFlags {
 
 // The workload is read where a file is named, else drawn. Errors name the flag.
 absl::StatusOr<PassFlags> PassFlagsFromFlags();
+
+// INVALID_ARGUMENT, with the flag that helps, where a request needs more tokens than a context of so many
+// has.
+absl::Status CheckContext(const PassFlags& flags, int32_t context_tokens);
 
 // The passes that the flags ask for.
 absl::Status RunPasses(const Subject& subject, const PassFlags& flags);

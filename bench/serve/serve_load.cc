@@ -4,8 +4,20 @@
 #include "bench/measure/grpc_target.h"
 #include "bench/measure/source_text.h"
 #include "common/status.h"
+#include "nlohmann/json.hpp"
 
 namespace ridge::bench {
+namespace {
+
+// Of what runs there it is known only which way the requests went.
+std::string ParamsOf(const ServeLoadConfig& config, GrpcTarget& target) {
+  std::string through = config.through;
+  if (through.empty()) through = target.IsWorker() ? "a worker" : "a service";
+  return nlohmann::ordered_json{{"through", through}}.dump(-1, ' ', false,
+                                                           nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
 
 absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, std::ostream& progress) {
   GrpcTarget target({config.target, config.connections, config.request_timeout, config.model});
@@ -13,6 +25,9 @@ absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, st
   if (!model.ok()) {
     return absl::Status(model.status().code(),
                         absl::StrCat("--target: ", config.target, ": ", model.status().message()));
+  }
+  if (model->context_length() > 0) {  // or it would cut what it is asked for
+    if (absl::Status status = CheckContext(flags, model->context_length()); !status.ok()) return status;
   }
   const absl::StatusOr<std::string> source = ReadSource(config.source_file);
   if (!source.ok()) return source.status();
@@ -23,7 +38,7 @@ absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, st
                            .version = model->version(),
                            .commit = config.commit,
                            .engine = config.engine,
-                           .engine_params = "{}",
+                           .engine_params = ParamsOf(config, target),
                            .model = model->name(),
                            .dtype = "float16",
                            .device = "service",

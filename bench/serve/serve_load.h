@@ -18,6 +18,7 @@ struct ServeLoadConfig {
   std::string source_file;  // text that prompts are cut from
   std::string out;          // a folder in it, called as the engine, holds the records; required
   std::string engine;       // what the records call it
+  std::string through;      // what answers at `target`, for the records; empty: it is asked
   std::string commit;
   bool on_terminal = false;  // what progress goes to
 };

@@ -11,6 +11,9 @@
 ABSL_FLAG(int, connections, 4, "serve-load: connections that the streams are spread over");
 ABSL_FLAG(absl::Duration, request_timeout, absl::Minutes(10), "serve-load: limit of each request");
 ABSL_FLAG(std::string, called, "service", "serve-load: what the records call the engine");
+ABSL_FLAG(std::string, through, "",
+          "serve-load: what answers at --target, in words for the records; default: \"a worker\" where it is "
+          "one, else \"a service\"");
 
 namespace ridge::bench {
 namespace {
@@ -37,6 +40,7 @@ absl::StatusOr<ServeLoadConfig> ServeLoadConfigFromFlags() {
   config.source_file = absl::GetFlag(FLAGS_source);
   config.out = absl::GetFlag(FLAGS_out);
   config.engine = absl::GetFlag(FLAGS_called);
+  config.through = absl::GetFlag(FLAGS_through);
   config.commit = absl::GetFlag(FLAGS_commit);
   absl::Status status = CheckAtLeast("--connections", config.connections, 1);
   if (config.request_timeout <= absl::ZeroDuration())

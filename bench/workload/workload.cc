@@ -1,5 +1,6 @@
 #include "bench/workload/workload.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -113,6 +114,13 @@ absl::StatusOr<WorkItem> ParseItem(absl::string_view text, const std::string& wh
 }
 
 }  // namespace
+
+int32_t LongestOf(const Workload& workload) {
+  int32_t longest = 0;
+  for (const WorkItem& item : workload.items)
+    longest = std::max(longest, item.prompt_tokens + item.max_tokens);
+  return longest;
+}
 
 std::string ToJsonLines(const Workload& workload) {
   std::string text = ordered_json{{"schema", kSchema},

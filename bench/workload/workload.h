@@ -32,6 +32,9 @@ struct Workload {
   std::vector<WorkItem> items;
 };
 
+// Tokens of prompt and answer of the request with the most; 0 where there is none.
+int32_t LongestOf(const Workload& workload);
+
 std::string ToJsonLines(const Workload& workload);
 
 // INVALID_ARGUMENT naming `origin`, the line and the field.

@@ -114,10 +114,39 @@ TEST_F(LadderTest, RequestsThatWaitForOthersToEndComeWhenTheyAreSent) {
   }
 }
 
-TEST_F(LadderTest, RefusesPromptsBeyondTheModelsContext) {
+TEST_F(LadderTest, RequestsBeyondTheModelsContextAreRefusedWithTheFlagThatHelps) {
   config_.engines = {"ridge"};
-  const absl::Status status = Closed(config_, {{UniformDraw(40000, 8, 1)}, 0, 1}, progress_);
-  EXPECT_EQ(status.message(), "--max_context: 40008 tokens are more than the model's context of 32768");
+  EXPECT_EQ(Closed(config_, {{UniformDraw(40000, 8, 1)}, 0, 1}, progress_).message(),
+            "--prompts: p40000-x1 has a request of 40008 tokens, more than the model's context of 32768");
+  PassFlags flags;
+  flags.pass.workload = UniformDraw(40000, 8, 1);
+  flags.rates = {1};
+  const std::string longest = "the longest request has 40008 tokens, more than the context of 32768; ";
+  EXPECT_EQ(ArrivalSweep(config_, flags, progress_).message(),
+            absl::StrCat("--workload: ", longest, "give one with shorter requests"));
+  flags.is_trace = true;
+  EXPECT_EQ(ArrivalSweep(config_, flags, progress_).message(),
+            absl::StrCat("--most_tokens: ", longest, "32768 leaves such out"));
+  config_.host.max_context = 50000;  // asked for
+  EXPECT_EQ(ArrivalSweep(config_, flags, progress_).message(),
+            "--max_context: 50000 tokens are more than the model's context of 32768");
+}
+
+TEST_F(LadderTest, AnotherClockIsAnotherMeasurement) {
+  config_.engines = {"ridge"};
+  PassFlags flags;
+  flags.pass.workload = UniformDraw(16, 2, 2);
+  flags.rates = {1000};
+  ASSERT_TRUE(Closed(config_, {{UniformDraw(16, 2, 1)}, 0, 1}, progress_).ok());
+  ASSERT_TRUE(ArrivalSweep(config_, flags, progress_).ok());
+  config_.host.virtual_clock = false;
+  const std::string rest = absl::StrCat(" in ", config_.out,
+                                        "/ridge was measured with true, this run has false; take another "
+                                        "--out");
+  EXPECT_EQ(Closed(config_, {{UniformDraw(16, 2, 1)}, 0, 1}, progress_).message(),
+            absl::StrCat("--virtual_clock: p16-x1", rest));
+  EXPECT_EQ(ArrivalSweep(config_, flags, progress_).message(),
+            absl::StrCat("--virtual_clock: the pass at 1000/s", rest));
 }
 
 TEST_F(LadderTest, RefusesAPoolThatIsLessThanASlot) {

@@ -14,6 +14,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
+#include "ridge/v1/worker.grpc.pb.h"
 
 namespace ridge::bench {
 namespace {
@@ -156,6 +157,30 @@ TEST(GrpcTargetTest, TimesTokensAsTheServerSentThem) {
     errors.push_back(std::abs(results[0].token_s[i] - results[0].token_s[i - 1] - 0.010));
   std::nth_element(errors.begin(), errors.begin() + 10, errors.end());
   EXPECT_LT(errors[10], 0.0002);
+}
+
+// Says as a worker does how much it has to do.
+class LoadServer final : public v1::Worker::Service {
+ public:
+  grpc::Status WatchLoad(grpc::ServerContext* context, const v1::WatchLoadRequest*,
+                         grpc::ServerWriter<v1::LoadReport>* writer) override {
+    writer->Write({});
+    while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return grpc::Status::CANCELLED;
+  }
+};
+
+TEST(GrpcTargetTest, KnowsAWorkerFromOtherServices) {
+  TimedServer other(absl::Milliseconds(1));
+  EXPECT_FALSE(GrpcTarget(other.Config()).IsWorker());
+  EXPECT_FALSE(GrpcTarget({.target = "127.0.0.1:1"}).IsWorker());
+  LoadServer loads;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&loads);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  EXPECT_TRUE(GrpcTarget({.target = absl::StrCat("127.0.0.1:", port)}).IsWorker());
 }
 
 TEST(GrpcTargetTest, AServiceThatIsNotThereIsSaidToBeUnavailableAtOnce) {
