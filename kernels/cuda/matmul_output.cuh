@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/rotate.cuh"
 #include "kernels/cuda/rounding.cuh"
 #include "kernels/cuda/silu_mul.cuh"
 
@@ -24,11 +25,7 @@ __device__ inline void WriteRopeKv(const RopeKvArgs& args, int num_tokens, int r
       sines[j] = args.sines[static_cast<int64_t>(positions[j]) * half + i];
     }
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const float x = low[j];
-      low[j] = __fmaf_rn(x, cosines[j], -__fmul_rn(high[j], sines[j]));
-      high[j] = __fmaf_rn(high[j], cosines[j], __fmul_rn(x, sines[j]));
-    }
+    for (int j = 0; j < kCount; ++j) Rotate(cosines[j], sines[j], &low[j], &high[j]);
   }
   Half* out[kCount];
   if (head < args.num_heads) {
@@ -109,10 +106,7 @@ __device__ inline void RotatePair(const RopePlace& place, bool has_bias, float* 
     *low = __fadd_rn(*low, place.bias[0]);
     *high = __fadd_rn(*high, place.bias[1]);
   }
-  if (!place.rotated) return;
-  const float x = *low;
-  *low = __fmaf_rn(x, place.cosine, -__fmul_rn(*high, place.sine));
-  *high = __fmaf_rn(*high, place.cosine, __fmul_rn(x, place.sine));
+  if (place.rotated) Rotate(place.cosine, place.sine, low, high);
 }
 
 // WriteSums of kRopeKv where the place is known.

@@ -206,10 +206,14 @@ __device__ inline void WriteTileRopeKv(const MatmulArgs& args, const TileOutput&
       stored[t] = first + t < num_tokens && (is_query || tokens[t].block >= 0);
       const int token = min(first + t, num_tokens - 1);
       float2 x = LoadPair(tile, token, low), y = LoadPair(tile, token, low + 8);
-      const RopePlace places[2] = {{nullptr, rotated, cosines[t].x, sines[t].x, {bias_low.x, bias_high.x}},
-                                   {nullptr, rotated, cosines[t].y, sines[t].y, {bias_low.y, bias_high.y}}};
-      RotatePair(places[0], args.bias != nullptr, &x.x, &y.x);
-      RotatePair(places[1], args.bias != nullptr, &x.y, &y.y);
+      if (args.bias != nullptr) {
+        x = make_float2(__fadd_rn(x.x, bias_low.x), __fadd_rn(x.y, bias_low.y));
+        y = make_float2(__fadd_rn(y.x, bias_high.x), __fadd_rn(y.y, bias_high.y));
+      }
+      if (rotated) {
+        Rotate(cosines[t].x, sines[t].x, &x.x, &y.x);
+        Rotate(cosines[t].y, sines[t].y, &x.y, &y.y);
+      }
       values[4 * t] = stored[t] ? x.x : 0.0f;
       values[4 * t + 1] = stored[t] ? x.y : 0.0f;
       values[4 * t + 2] = stored[t] ? y.x : 0.0f;

@@ -11,6 +11,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/rms_norm.cuh"
+#include "kernels/cuda/rotate.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
@@ -34,22 +35,20 @@ __device__ HeadNorm MakeHeadNorm(const float* weight, const float* x, int head_d
   return {weight, NormScale(&sum, head_dim, eps)};
 }
 
-__device__ void Rotate(const RopeKvArgs& args, const float* x, const HeadNorm& norm, int position, int lane,
-                       Half* out) {
+__device__ void RotateHead(const RopeKvArgs& args, const float* x, const HeadNorm& norm, int position,
+                           int lane, Half* out) {
   const int half = args.head_dim / 2;
   const float* cosines = args.cosines + static_cast<int64_t>(position) * half;
   const float* sines = args.sines + static_cast<int64_t>(position) * half;
   for (int i = 2 * lane; i < half; i += 2 * kWarpThreads) {
-    const float2 low = norm.Apply(*reinterpret_cast<const float2*>(x + i), i);
-    const float2 high = norm.Apply(*reinterpret_cast<const float2*>(x + half + i), half + i);
+    float2 low = norm.Apply(*reinterpret_cast<const float2*>(x + i), i);
+    float2 high = norm.Apply(*reinterpret_cast<const float2*>(x + half + i), half + i);
     const float2 c = *reinterpret_cast<const float2*>(cosines + i);
     const float2 s = *reinterpret_cast<const float2*>(sines + i);
-    *reinterpret_cast<__half2*>(out + i) =
-        SaturateToHalf2(__fmaf_rn(low.x, c.x, -__fmul_rn(high.x, s.x)),
-                        __fmaf_rn(low.y, c.y, -__fmul_rn(high.y, s.y)), args.saturations);
-    *reinterpret_cast<__half2*>(out + half + i) =
-        SaturateToHalf2(__fmaf_rn(high.x, c.x, __fmul_rn(low.x, s.x)),
-                        __fmaf_rn(high.y, c.y, __fmul_rn(low.y, s.y)), args.saturations);
+    Rotate(c.x, s.x, &low.x, &high.x);
+    Rotate(c.y, s.y, &low.y, &high.y);
+    *reinterpret_cast<__half2*>(out + i) = SaturateToHalf2(low.x, low.y, args.saturations);
+    *reinterpret_cast<__half2*>(out + half + i) = SaturateToHalf2(high.x, high.y, args.saturations);
   }
 }
 
@@ -66,7 +65,8 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads) RopeKvKernel(RopeKvArgs 
   const int position = args.positions[row];
   if (head < args.num_heads) {
     const HeadNorm norm = MakeHeadNorm(args.q_norm, x, d, args.norm_eps, lane);
-    Rotate(args, x, norm, position, lane, args.q + (static_cast<int64_t>(row) * args.num_heads + head) * d);
+    RotateHead(args, x, norm, position, lane,
+               args.q + (static_cast<int64_t>(row) * args.num_heads + head) * d);
     return;
   }
   const int slot = args.slots[row];
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads) RopeKvKernel(RopeKvArgs 
               (static_cast<int64_t>(kv_head) * kKvBlockTokens + position % kKvBlockTokens) * d;
   if (is_key) {
     const HeadNorm norm = MakeHeadNorm(args.k_norm, x, d, args.norm_eps, lane);
-    Rotate(args, x, norm, position, lane, out);
+    RotateHead(args, x, norm, position, lane, out);
     return;
   }
   for (int i = 2 * lane; i < d; i += 2 * kWarpThreads) {
