@@ -165,8 +165,7 @@ class Bench {
                           {"gate_up", &CudaLayer::gate_up, cuda::MatmulOutput::kSwiGlu, true},
                           {"down", &CudaLayer::down, cuda::MatmulOutput::kResidual, false},
                           {"lm_head", nullptr, cuda::MatmulOutput::kStore, false}};
-    const cuda::MatmulDevice device = {device_.num_sms, static_cast<int32_t>(device_.shared_bytes_per_block),
-                                       cuda::HasWgmma()};
+    const cuda::MatmulDevice device = cuda::MatmulDeviceOf(device_);
     std::printf("%-8s %5s %9s %8s %8s %6s  plan\n", "matmul", "m", "us", "GB/s", "TFLOPS", "share");
     double step_us[2] = {0, 0};
     for (const Kind& kind : kinds) {

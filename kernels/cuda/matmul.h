@@ -12,6 +12,7 @@
 #include <string>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/rope_kv.h"
 #include "kernels/half.h"
 #include "kernels/order.h"
@@ -85,14 +86,17 @@ struct MatmulPlan {
                        // kTiled: 32, 64, 128; kWgmma: 64, 128)
   int32_t row_tile;    // rows of W a block
   bool split_chunks;   // not kDecode: each block takes one chunk; their sums are added in ascending order
-  int32_t blocks;
+  int32_t blocks;      // kWgmma: one a tile and chunk; without split_chunks those that run at once take all
   // With split_chunks: the blocks of a tile are a cluster of so many and add from each other's shared memory.
-  // 0: the last of them to end adds what all left in the workspace. kWgmma's clusters are of neighbouring
-  // tiles, and its own.
+  // 0: the last of them to end adds what all left in the workspace. Not kWgmma.
   int32_t cluster = 0;
   // kBatch: no two blocks share a multiprocessor. Else two might, while another has none, where blocks of the
   // kernel before leave it last.
   bool alone = false;
+  // kWgmma: a cluster's blocks along rows of W and along tokens, 1 or 2, which divide the tiles there. Each
+  // copies half of what both read.
+  int32_t cluster_rows = 1;
+  int32_t cluster_tokens = 1;
 
   std::string ToString() const;
 };
@@ -118,11 +122,18 @@ int32_t NumChunks(int32_t k);
 struct MatmulDevice {
   int32_t num_sms;
   int32_t shared_bytes_per_block;
-  bool has_wgmma;  // HasWgmma(); such cards have clusters of blocks, too
+  bool has_wgmma;               // HasWgmma(); such cards have clusters of blocks, too
+  int32_t most_in_cluster = 1;  // MostInWgmmaCluster()
 };
+
+MatmulDevice MatmulDeviceOf(const DeviceInfo& info);
 
 // Whether the card, its driver and the code in this binary have what sm_90a's matmuls need.
 bool HasWgmma();
+
+// Blocks that a cluster of kWgmma's may have: 4, or fewer where part of the card is another's; 1 without
+// HasWgmma().
+int32_t MostInWgmmaCluster();
 
 // kPartials as `output`: whoever reads y can add chunks, where the plan leaves any (TakesPartials).
 MatmulPlan PlanMatmul(int32_t m, int32_t n, int32_t k, const MatmulDevice& device,

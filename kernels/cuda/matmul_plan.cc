@@ -66,6 +66,9 @@ MatmulPlan PlanWgmma(int32_t m, int32_t n, int32_t k, const MatmulDevice& device
       best_us = us;
     }
   }
+  if (CeilDivide(n, best.row_tile) % 2 == 0 && device.most_in_cluster >= 2) best.cluster_rows = 2;
+  if (CeilDivide(m, best.token_tile) % 2 == 0 && device.most_in_cluster >= 2 * best.cluster_rows)
+    best.cluster_tokens = 2;
   return best;
 }
 
@@ -161,15 +164,23 @@ int64_t MatmulCounterBytes(const MatmulPlan& plan, int32_t m, int32_t n) {
   return int64_t{4} * CeilDivide(m, plan.token_tile) * CeilDivide(n, plan.row_tile);
 }
 
+MatmulDevice MatmulDeviceOf(const DeviceInfo& info) {
+  return {info.num_sms, static_cast<int32_t>(info.shared_bytes_per_block), HasWgmma(), MostInWgmmaCluster()};
+}
+
 std::string MatmulPlan::ToString() const {
   const char* names[] = {"decode", "resident", "batch", "tiled", "wgmma"};
   char text[96];
-  std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s", names[static_cast<int>(kernel)],
-                row_tile, token_tile, blocks,
-                cluster > 0    ? " clusters"
-                : alone        ? " split alone"
-                : split_chunks ? " split"
-                               : "");
+  int length = std::snprintf(text, sizeof(text), "%s rows=%d tokens=%d blocks=%d%s",
+                             names[static_cast<int>(kernel)], row_tile, token_tile, blocks,
+                             cluster > 0    ? " clusters"
+                             : alone        ? " split alone"
+                             : split_chunks ? " split"
+                                            : "");
+  if (cluster_rows * cluster_tokens > 1) {
+    std::snprintf(text + length, sizeof(text) - static_cast<size_t>(length), " clusters=%dx%d", cluster_rows,
+                  cluster_tokens);
+  }
   return text;
 }
 

@@ -321,6 +321,7 @@ template <int kTokens>
 int32_t MostClusters(int32_t blocks) {
   static const auto most = [] {
     std::array<int32_t, kMaxCluster * kMaxCluster + 1> counts{};
+    if (Prepare<kTokens, false>() != cudaSuccess) return counts;
     for (int32_t size : {1, 2, 4}) {
       ClusterLaunch launch(dim3(static_cast<unsigned>(size)), size, kThreads, Shape<kTokens>::kSharedBytes,
                            nullptr);
@@ -339,11 +340,14 @@ cudaError_t Launch(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t 
   Tiling tiling;
   tiling.row_blocks = CeilDivide(args.n, kRowTiles * kTileRows);
   tiling.token_blocks = CeilDivide(args.m, kTokens);
-  tiling.cluster_rows = tiling.row_blocks % kMaxCluster == 0 ? kMaxCluster : 1;
-  tiling.cluster_tokens = tiling.token_blocks % kMaxCluster == 0 ? kMaxCluster : 1;
-  for (int* blocks : {&tiling.cluster_tokens, &tiling.cluster_rows}) {
-    if (MostClusters<kTokens>(tiling.cluster_rows * tiling.cluster_tokens) == 0) *blocks = 1;
-  }
+  tiling.cluster_rows = plan.cluster_rows;
+  tiling.cluster_tokens = plan.cluster_tokens;
+  const auto divides = [](int cluster, int blocks) {
+    return (cluster == 1 || cluster == kMaxCluster) && blocks % cluster == 0;
+  };
+  if (!divides(tiling.cluster_rows, tiling.row_blocks) ||
+      !divides(tiling.cluster_tokens, tiling.token_blocks))
+    return cudaErrorInvalidValue;
   tiling.rows_first = args.n < args.m;
   MatmulMaps maps;
   cudaError_t error =
@@ -375,6 +379,14 @@ bool HasWgmma() {
            attributes.ptxVersion == 90 && CanMapTensors();
   }();
   return has;
+}
+
+int32_t MostInWgmmaCluster() {
+  if (!HasWgmma()) return 1;
+  for (const int32_t blocks : {4, 2}) {
+    if (MostClusters<64>(blocks) > 0 && MostClusters<128>(blocks) > 0) return blocks;
+  }
+  return 1;
 }
 
 cudaError_t PrepareMatmulWgmma() {

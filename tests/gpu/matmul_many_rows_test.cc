@@ -56,8 +56,23 @@ class ManyRowsTest : public testing::TestWithParam<Sizes> {
     args_.saturations = saturations_.data();
   }
 
+  // Both sizes of tiles in every cluster that divides them.
   static std::vector<MatmulPlan> WgmmaPlans() {
-    return {{MatmulKernel::kWgmma, 64, 128, false, 0}, {MatmulKernel::kWgmma, 128, 128, false, 0}};
+    const auto [m, n, k] = GetParam();
+    std::vector<MatmulPlan> plans;
+    for (const int32_t tokens : {64, 128}) {
+      for (const int32_t cluster_rows : {1, 2}) {
+        for (const int32_t cluster_tokens : {1, 2}) {
+          if ((n + 127) / 128 % cluster_rows != 0 || (m + tokens - 1) / tokens % cluster_tokens != 0)
+            continue;
+          MatmulPlan plan = {MatmulKernel::kWgmma, tokens, 128, false, 0};
+          plan.cluster_rows = cluster_rows;
+          plan.cluster_tokens = cluster_tokens;
+          plans.push_back(plan);
+        }
+      }
+    }
+    return plans;
   }
   static constexpr MatmulPlan kPortable = {MatmulKernel::kTiled, 128, 128, false, 0};
 
@@ -82,6 +97,15 @@ TEST_P(ManyRowsTest, SumsWithBiasAndResidualHaveThePortableBits) {
   };
   const std::vector<uint32_t> expected = run(kPortable);
   for (const MatmulPlan& plan : WgmmaPlans()) EXPECT_TRUE(run(plan) == expected) << plan.ToString();
+}
+
+TEST_P(ManyRowsTest, AClusterThatDoesNotDivideTheTilesIsRefused) {
+  const auto [m, n, k] = GetParam();
+  for (MatmulPlan plan : {MatmulPlan{MatmulKernel::kWgmma, 64, 128, false, 0},
+                          MatmulPlan{MatmulKernel::kWgmma, 128, 128, false, 0}}) {
+    plan.cluster_rows = (n + 127) / 128 % 2 == 0 ? 4 : 2;
+    EXPECT_EQ(LaunchMatmul(plan, args_, nullptr), cudaErrorInvalidValue) << plan.ToString();
+  }
 }
 
 TEST_P(ManyRowsTest, SwiGluHasThePortableBits) {

@@ -79,7 +79,7 @@ std::vector<uint32_t> Bits(const std::vector<float>& values) {
 MatmulDevice Device() {
   DeviceInfo info;
   EXPECT_CUDA_OK(GetDeviceInfo(&info));
-  return {info.num_sms, static_cast<int32_t>(info.shared_bytes_per_block), HasWgmma()};
+  return MatmulDeviceOf(info);
 }
 
 struct Sizes {
@@ -118,8 +118,12 @@ class MatmulTest : public testing::TestWithParam<Sizes> {
         for (const int32_t cluster : {0, split && HasWgmma() && chunks > 1 ? chunks : 0}) {
           plans.push_back({MatmulKernel::kTiled, token_tile, row_tile, split, 0, cluster});
         }
-        if (token_tile >= 64 && HasWgmma())
-          plans.push_back({MatmulKernel::kWgmma, token_tile, 128, split, 0});
+        if (token_tile >= 64 && HasWgmma()) {
+          MatmulPlan wgmma = {MatmulKernel::kWgmma, token_tile, 128, split, 0};
+          wgmma.cluster_rows = (n + 127) / 128 % 2 == 0 ? 2 : 1;
+          wgmma.cluster_tokens = (m + token_tile - 1) / token_tile % 2 == 0 ? 2 : 1;
+          plans.push_back(wgmma);
+        }
       }
     }
     if (m <= 64 && HasWgmma()) {

@@ -34,7 +34,7 @@ CudaForward::CudaForward(const ModelConfig& config, const CudaWeights* weights, 
     : config_(config),
       weights_(*weights),
       cublas_(cublas),
-      device_{device.num_sms, static_cast<int32_t>(device.shared_bytes_per_block), cuda::HasWgmma()},
+      device_(cuda::MatmulDeviceOf(device)),
       logit_stride_((config.vocab_size + 3) / 4 * 4),
       attention_limits_{config.num_heads, config.num_kv_heads, config.head_dim, device.num_sms, 0,
                         kMaxPartials,     kMaxSharedTiles} {}

@@ -1,12 +1,14 @@
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/packing.h"
 
 namespace ridge::kernels::cuda {
 namespace {
 
-constexpr MatmulDevice kH200 = {132, 227 << 10, true};
+constexpr MatmulDevice kH200 = {132, 227 << 10, true, 4};
 constexpr MatmulDevice kA10 = {72, 99 << 10, false};
 
 TEST(MatmulPlan, FewRowsGoToTheDecodeKernelWithAWarpATileAndChunk) {
@@ -30,18 +32,39 @@ TEST(MatmulPlan, ChunksAreSplitOnlyWhereHalfOfTheMultiprocessorsWouldBeIdle) {
 }
 
 TEST(MatmulPlan, WarpgroupTilesAreCutSoThatTheyFillTheCard) {
-  EXPECT_EQ(PlanMatmul(128, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=64 blocks=120 split");
-  EXPECT_EQ(PlanMatmul(256, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=128 blocks=120 split");
-  EXPECT_EQ(PlanMatmul(512, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=64 blocks=96");
-  EXPECT_EQ(PlanMatmul(1024, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=128 blocks=96");
-  EXPECT_EQ(PlanMatmul(512, 2048, 1536, kH200).ToString(), "wgmma rows=128 tokens=64 blocks=128");
+  EXPECT_EQ(PlanMatmul(128, 1536, 8960, kH200).ToString(),
+            "wgmma rows=128 tokens=64 blocks=120 split clusters=2x2");
+  EXPECT_EQ(PlanMatmul(256, 1536, 8960, kH200).ToString(),
+            "wgmma rows=128 tokens=128 blocks=120 split clusters=2x2");
+  EXPECT_EQ(PlanMatmul(512, 1536, 8960, kH200).ToString(), "wgmma rows=128 tokens=64 blocks=96 clusters=2x2");
+  EXPECT_EQ(PlanMatmul(1024, 1536, 8960, kH200).ToString(),
+            "wgmma rows=128 tokens=128 blocks=96 clusters=2x2");
+  EXPECT_EQ(PlanMatmul(512, 2048, 1536, kH200).ToString(),
+            "wgmma rows=128 tokens=64 blocks=128 clusters=2x2");
   const MatmulPlan split = PlanMatmul(128, 1536, 8960, kH200);
   EXPECT_EQ(MatmulWorkspaceBytes(split, 128, 1536, 8960), int64_t{5} * 128 * 1536 * 4);
   EXPECT_EQ(MatmulCounterBytes(split, 128, 1536), 24 * 4);
 }
 
+TEST(MatmulPlan, WarpgroupTilesMeetInClustersThatDivideThemAndThatTheCardHas) {
+  const auto clusters = [](int32_t m, int32_t n, int32_t most) {
+    MatmulDevice device = kH200;
+    device.most_in_cluster = most;
+    const MatmulPlan plan = PlanMatmul(m, n, 1536, device);
+    EXPECT_EQ(plan.kernel, MatmulKernel::kWgmma);
+    return std::pair(plan.cluster_rows, plan.cluster_tokens);
+  };
+  EXPECT_EQ(clusters(4096, 17920, 4), std::pair(2, 2));
+  EXPECT_EQ(clusters(4096, 17920, 2), std::pair(2, 1));
+  EXPECT_EQ(clusters(4096, 17920, 1), std::pair(1, 1));
+  EXPECT_EQ(clusters(4096, 17920 + 128, 4), std::pair(1, 2));
+  EXPECT_EQ(clusters(4096, 17920 + 128, 2), std::pair(1, 2));
+  EXPECT_EQ(clusters(4096 + 128, 17920, 4), std::pair(2, 1));
+}
+
 TEST(MatmulPlan, ManyRowsTakeWarpgroupInstructionsWhereThereAreAny) {
-  EXPECT_EQ(PlanMatmul(4096, 17920, 1536, kH200).ToString(), "wgmma rows=128 tokens=128 blocks=4480");
+  EXPECT_EQ(PlanMatmul(4096, 17920, 1536, kH200).ToString(),
+            "wgmma rows=128 tokens=128 blocks=4480 clusters=2x2");
   EXPECT_EQ(PlanMatmul(4096, 17920, 1536, kA10).ToString(), "tiled rows=128 tokens=128 blocks=4480");
 }
 
