@@ -47,6 +47,29 @@ cudaError_t ProbeLaunch(cudaStream_t stream) {
   return error != cudaSuccess ? error : cudaStreamSynchronize(stream);
 }
 
+cudaError_t ProbeCooperativeLaunch(int blocks, cudaStream_t stream) {
+  int device = 0, shared = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(EmptyKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  if (error != cudaSuccess) return error;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(32);
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  error = cudaLaunchKernelEx(&config, EmptyKernel);
+  cudaGetLastError();  // told; not an error that a later call should report
+  return error != cudaSuccess ? error : cudaStreamSynchronize(stream);
+}
+
 bool SupportsDependentLaunch() {
   static const bool supported = [] {
     cudaFuncAttributes attributes{};

@@ -33,6 +33,11 @@ cudaError_t GetDeviceInfo(DeviceInfo* info);
 // Runs an empty kernel: fails where the binary has no code for the card, or the card is lost.
 cudaError_t ProbeLaunch(cudaStream_t stream);
 
+// Whether so many blocks of a cooperative launch can be resident at once, where each takes all of a
+// multiprocessor's shared memory that a block may have: a part of the card may be another's (MPS, MIG). The
+// launch's own error; it is not sticky.
+cudaError_t ProbeCooperativeLaunch(int blocks, cudaStream_t stream);
+
 // Whether the code that runs here was compiled for sm_90 or later, where a kernel may start before the one
 // before it ends.
 bool SupportsDependentLaunch();

@@ -21,5 +21,14 @@ TEST(Device, RunsTheCodeOfThisBinary) {
   EXPECT_CUDA_OK(ProbeLaunch(nullptr));
 }
 
+TEST(Device, ACooperativeLaunchHasABlockAMultiprocessorAndARefusalLeavesNothing) {
+  DeviceInfo info;
+  ASSERT_CUDA_OK(GetDeviceInfo(&info));
+  EXPECT_CUDA_OK(ProbeCooperativeLaunch(info.num_sms, nullptr));
+  EXPECT_EQ(ProbeCooperativeLaunch(info.num_sms + 1, nullptr), cudaErrorCooperativeLaunchTooLarge);
+  EXPECT_CUDA_OK(cudaGetLastError());
+  EXPECT_CUDA_OK(ProbeLaunch(nullptr));
+}
+
 }  // namespace
 }  // namespace ridge::kernels::cuda

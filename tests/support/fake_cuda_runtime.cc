@@ -1,5 +1,7 @@
 #include "tests/support/fake_cuda_runtime.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -124,6 +126,18 @@ namespace {
 // Of the launch whose configuration was pushed last.
 thread_local size_t pushed_bytes = 0;
 
+bool IsCooperative(const cudaLaunchConfig_t& config) {
+  return std::any_of(config.attrs, config.attrs + config.numAttrs, [](const cudaLaunchAttribute& attribute) {
+    return attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
+  });
+}
+
+CUresult EncodeTensorMap(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                         const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                         CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
@@ -159,6 +173,8 @@ cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, size_t sh
   return LaunchKernel(function, shared_bytes, stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void**) {
+  if (IsCooperative(*config) && static_cast<int>(config->gridDim.x) > Fake().card.cooperative_blocks)
+    return cudaErrorCooperativeLaunchTooLarge;
   return LaunchKernel(function, config->dynamicSmemBytes, config->stream);
 }
 
@@ -173,6 +189,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorInvalidValue";
     case cudaErrorIllegalAddress:
       return "cudaErrorIllegalAddress";
+    case cudaErrorCooperativeLaunchTooLarge:
+      return "cudaErrorCooperativeLaunchTooLarge";
     default:
       return "cudaErrorUnknown";
   }
@@ -240,11 +258,12 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cud
   *clusters = 1;
   return cudaSuccess;
 }
-// There is no driver.
+// There is no driver, except for this.
 cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
-  *function = nullptr;
-  *found = cudaDriverEntryPointSymbolNotFound;
+  const bool has = Fake().card.maps_tensors;
+  *function = has ? reinterpret_cast<void*>(&EncodeTensorMap) : nullptr;
+  *found = has ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 

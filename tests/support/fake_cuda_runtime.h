@@ -19,7 +19,9 @@ struct Card {
   int num_sms = 72;
   int shared_bytes_per_block = 99 << 10;  // static and dynamic
   int64_t memory_bytes = int64_t{4} << 30;
-  int64_t graph_bytes = 1 << 20;  // that an instantiated graph takes
+  int64_t graph_bytes = 1 << 20;     // that an instantiated graph takes
+  int cooperative_blocks = 1 << 20;  // that a cooperative launch may have
+  bool maps_tensors = false;         // as a driver for sm_90 does
 };
 
 // Forgets everything and has this card. Called before anything else of a test.

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "kernels/cuda/matmul.h"
 
 namespace ridge::worker {
@@ -18,6 +20,13 @@ absl::StatusOr<DecodeLayers> DecodeLayers::Create(const ModelConfig& config, con
   layers.embedding_ = weights.embedding().packed;
   layers.norm_eps_ = config.norm_eps;
   if (!layers.Plan(1).possible) return layers;
+  // The blocks wait for each other. What they may all run on is the same for as long as this process has its
+  // context.
+  const int32_t blocks = layers.Plan(1).blocks;
+  if (const cudaError_t error = cuda::ProbeCooperativeLaunch(blocks, stream); error != cudaSuccess) {
+    layers.refusal_ = absl::StrFormat(": %d blocks at once: %s", blocks, cudaGetErrorName(error));
+    return layers;
+  }
   if (absl::Status status = CudaStatus(cuda::PrepareDecodeLayers(), "decode layers"); !status.ok())
     return status;
 
@@ -74,7 +83,8 @@ cudaError_t DecodeLayers::Launch(const StepLayout& layout, const char* upload, c
 }
 
 std::string DecodeLayers::ToString() const {
-  return workspace_.bytes() > 0 ? Plan(1).ToString() : cuda::DecodeLayersPlan{}.ToString();
+  if (workspace_.bytes() > 0) return Plan(1).ToString();
+  return absl::StrCat(cuda::DecodeLayersPlan{}.ToString(), refusal_);
 }
 
 }  // namespace ridge::worker

@@ -21,7 +21,8 @@ class DecodeLayers {
  public:
   DecodeLayers() = default;  // takes no step
 
-  // Where card or model do not allow the kernel, one that takes no step.
+  // Where card or model do not allow the kernel, one that takes no step; also where a test launch says that
+  // the card has no room for all its blocks at once (MPS and MIG give a process a part of it).
   static absl::StatusOr<DecodeLayers> Create(const ModelConfig& config, const CudaWeights& weights,
                                              const kernels::cuda::DeviceInfo& device, cudaStream_t stream);
 
@@ -35,7 +36,7 @@ class DecodeLayers {
                      cudaStream_t stream) const;
 
   int64_t bytes() const { return workspace_.bytes() + table_.bytes(); }
-  // How a step of one row is done.
+  // How a step of one row is done, and what stood against the kernel.
   std::string ToString() const;
 
  private:
@@ -47,6 +48,7 @@ class DecodeLayers {
   kernels::cuda::DecodeLayersDevice device_{};
   const Half* embedding_ = nullptr;
   float norm_eps_ = 0.0f;
+  std::string refusal_;  // why a card that knows the kernel does not take it
   DeviceMemory workspace_, table_;
 };
 
