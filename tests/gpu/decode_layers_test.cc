@@ -52,6 +52,17 @@ ModelConfig OneKvHead() {
   return config;
 }
 
+// So small that most blocks have no tile of most matrices, and for sanitizers.
+ModelConfig FewTiles() {
+  ModelConfig config = Named("qwen2.5-1.5b", 2);
+  config.hidden_size = 256;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 64;
+  config.mlp_size = 768;
+  return config;
+}
+
 class DecodeLayersTest : public testing::TestWithParam<Shape> {};
 
 TEST_P(DecodeLayersTest, GivesTheBitsOfKernelsOfTheirOwn) {
@@ -98,7 +109,8 @@ TEST_P(DecodeLayersTest, GivesTheBitsOfKernelsOfTheirOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Models, DecodeLayersTest,
                          testing::Values(Shape{"Qwen1B", Named("qwen2.5-1.5b", 2)},
-                                         Shape{"SmallHeads", SmallHeads()}, Shape{"OneKvHead", OneKvHead()}),
+                                         Shape{"SmallHeads", SmallHeads()}, Shape{"OneKvHead", OneKvHead()},
+                                         Shape{"FewTiles", FewTiles()}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
