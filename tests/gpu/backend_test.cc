@@ -400,13 +400,26 @@ TEST_P(CudaBackendTest, OnePassAndRectanglesChangeNoBit) {
 TEST_P(CudaBackendTest, EveryBuildHasTheSameNumericsIdAndLogits) {
   const char* path = std::getenv("RIDGE_TEST_LOGITS");
   if (path == nullptr) GTEST_SKIP() << "RIDGE_TEST_LOGITS names no file";
-  const std::unique_ptr<CudaBackend> backend = MakeBackend();
-  const std::vector<Request> requests = MakeRequests(source_->config().vocab_size);
+  const std::unique_ptr<CudaBackend> backend = CudaBackend::Create(*source_, {}).value();
+  ASSERT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 256, .max_step_rows = kMaxRows}).ok());
+  const std::vector<Request> requests = MakeRequests(source_->config().vocab_size, 256);
   Sha256 hash;
-  for (const int32_t batch : {1, 7, 33, 64}) {
-    for (const Answer& answer : ScheduleRunner(backend.get(), requests, {.batch = batch, .seed = 5}).Run()) {
-      hash.Update(
-          {reinterpret_cast<const char*>(answer.logits.data()), answer.logits.size() * sizeof(uint32_t)});
+  const auto add = [&](const auto& values) {
+    hash.Update({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0])});
+  };
+  for (const int32_t batch : {1, 2, 7, 8, 16, 33, 64, 256}) {
+    std::vector<Request> served(requests.begin(), requests.begin() + std::max(16, batch));
+    // There are blocks for so many.
+    for (Request& request : served)
+      if (batch == 256) request.prompt.resize(std::min<size_t>(request.prompt.size(), 40));
+    // With logits on the stream, without by graphs.
+    for (const bool logits : {true, false}) {
+      const Schedule schedule = {.batch = batch, .seed = 5, .return_logits = logits};
+      for (const Answer& answer : ScheduleRunner(backend.get(), served, schedule).Run()) {
+        add(answer.tokens);
+        add(answer.logprobs);
+        add(answer.logits);
+      }
     }
   }
   const std::string name = std::string(GetParam()) + ": ";

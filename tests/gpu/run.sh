@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that need a card, those of the numerics contract's facts first; says so and succeeds where there is no card.
+# Runs the tests that need a card, those of the numerics contract's facts first, and compares the bits of the card's own code with those of
+# the portable code (PTX), where the binaries hold both; says so and succeeds where there is no card.
 #
 # usage: tests/gpu/run.sh [directory of the test binaries (default build/release/tests/gpu)] [GoogleTest arguments]
 #        RIDGE_SANITIZER=racecheck tests/gpu/run.sh ...: the kernels at small sizes under compute-sanitizer's tool of that name (minutes)
@@ -33,6 +34,12 @@ else
   "$directory/numerics_gpu_test" "$@"
 fi
 failed=()
+logits=${RIDGE_TEST_LOGITS:-}
+if [ -z "${RIDGE_SANITIZER:-}" ] && [ -z "$logits" ]; then
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  export RIDGE_TEST_LOGITS=$scratch/logits
+fi
 for test in "$directory"/*_gpu_test; do
   name=$(basename "$test" _gpu_test)
   if [ -n "${RIDGE_SANITIZER:-}" ]; then
@@ -42,6 +49,18 @@ for test in "$directory"/*_gpu_test; do
     "$test" "$@" || failed+=("$name")
   fi
 done
+# Both of one build: not where a filter left the first out.
+if [ -z "$logits" ] && [ -s "${RIDGE_TEST_LOGITS:-}" ]; then
+  portable=(env CUDA_FORCE_PTX_JIT=1 "$directory/backend_gpu_test" --gtest_filter='*EveryBuild*')
+  if "${portable[@]}" >"$scratch/portable" 2>&1; then
+    echo "portable code: the same numerics id and bits of logits as the card's own"
+  elif grep -q "this build has no code for" "$scratch/portable"; then
+    echo "no PTX in this build: portable code not compared"
+  else
+    cat "$scratch/portable"
+    failed+=(portable)
+  fi
+fi
 if [ ${#failed[@]} -gt 0 ]; then
   echo "failed: ${failed[*]}"
   exit 1
