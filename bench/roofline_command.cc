@@ -1,5 +1,6 @@
 #include "bench/roofline_command.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <tuple>
@@ -14,7 +15,6 @@
 #include "bench/records/csv.h"
 #include "bench/records/gzip_file.h"
 #include "bench/records/latency.h"
-#include "bench/roofline/hardware_page.h"
 #include "bench/roofline/model_page.h"
 #include "bench/workload/workload.h"
 #include "common/status.h"
@@ -32,20 +32,22 @@ absl::Status Write(const std::string& path, const std::string& text) {
 }
 
 struct Samples {
-  int64_t batch = 0, prompt_tokens = 0;
-  std::vector<double> ttft_s, itl_s;
+  int64_t batch = 0, prompt_tokens = 0, new_tokens = 0;
+  std::map<int64_t, double> last_ttft_s;  // by run: of the sequence that had its first token last
+  std::vector<double> itl_s;
 };
 
-// Medians over the recorded runs of each engine and workload; warm-ups and mixed batches are left out.
-absl::StatusOr<std::vector<Measured>> ReadRuns(const std::string& path) {
+}  // namespace
+
+absl::StatusOr<std::vector<Measured>> MeasuredRuns(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadGzip(path);
   if (!text.ok()) return InvalidField("--records", text.status().message());
   absl::string_view rest = *text;
   const std::vector<std::string> names = TakeCsvRecord(&rest);
   std::map<std::string, size_t> columns;
   for (size_t i = 0; i < names.size(); ++i) columns[names[i]] = i;
-  for (const char* name :
-       {"engine", "workload", "is_warmup", "batch_size", "prompt_tokens", "ttft_s", "itl_p50_ms"}) {
+  for (const char* name : {"engine", "workload", "is_warmup", "run_index", "batch_size", "prompt_tokens",
+                           "max_new_tokens", "ttft_s", "itl_p50_ms"}) {
     if (!columns.contains(name))
       return InvalidField("--records", absl::StrCat(path, ": no column \"", name, "\""));
   }
@@ -56,28 +58,33 @@ absl::StatusOr<std::vector<Measured>> ReadRuns(const std::string& path) {
       return InvalidField("--records", absl::StrCat(path, ": a line breaks off"));
     const auto field = [&](const char* name) { return fields[columns[name]]; };
     double ttft_s = 0, itl_ms = 0;
+    int64_t run_index = 0;
     Samples run;
     if (!absl::SimpleAtod(field("ttft_s"), &ttft_s) || !absl::SimpleAtod(field("itl_p50_ms"), &itl_ms) ||
+        !absl::SimpleAtoi(field("run_index"), &run_index) ||
         !absl::SimpleAtoi(field("batch_size"), &run.batch) ||
-        !absl::SimpleAtoi(field("prompt_tokens"), &run.prompt_tokens)) {
+        !absl::SimpleAtoi(field("prompt_tokens"), &run.prompt_tokens) ||
+        !absl::SimpleAtoi(field("max_new_tokens"), &run.new_tokens)) {
       return InvalidField("--records", absl::StrCat(path, ": a figure is not a number"));
     }
     if (field("is_warmup") == "True" || absl::StartsWith(field("workload"), "mixed")) continue;
-    Samples& group = groups[{field("engine"), run.prompt_tokens, run.batch, field("workload")}];
-    group.batch = run.batch;
-    group.prompt_tokens = run.prompt_tokens;
-    group.ttft_s.push_back(ttft_s);
+    Samples& group =
+        groups.try_emplace({field("engine"), run.prompt_tokens, run.batch, field("workload")}, run)
+            .first->second;
+    double& last_s = group.last_ttft_s[run_index];
+    last_s = std::max(last_s, ttft_s);
     group.itl_s.push_back(itl_ms * 1e-3);
   }
   std::vector<Measured> measured;
   for (const auto& [key, group] : groups) {
+    std::vector<double> ttft_s;
+    for (const auto& [run_index, last_s] : group.last_ttft_s) ttft_s.push_back(last_s);
     measured.push_back({absl::StrCat(std::get<0>(key), ", ", std::get<3>(key)), group.batch,
-                        group.prompt_tokens, Percentile(group.ttft_s, 50), Percentile(group.itl_s, 50)});
+                        group.prompt_tokens, group.new_tokens, Percentile(ttft_s, 50),
+                        Percentile(group.itl_s, 50)});
   }
   return measured;
 }
-
-}  // namespace
 
 absl::Status Roofline() {
   const std::string out = absl::GetFlag(FLAGS_out), name = absl::GetFlag(FLAGS_model);
@@ -89,7 +96,7 @@ absl::Status Roofline() {
   if (!model.ok()) return InvalidField("--model", model.status().message());
   std::vector<Measured> measured;
   for (const std::string& path : absl::GetFlag(FLAGS_records)) {
-    const absl::StatusOr<std::vector<Measured>> runs = ReadRuns(path);
+    const absl::StatusOr<std::vector<Measured>> runs = MeasuredRuns(path);
     if (!runs.ok()) return runs.status();
     measured.insert(measured.end(), runs->begin(), runs->end());
   }

@@ -12,13 +12,14 @@
 
 namespace ridge::bench {
 
-// A measured decode step or prefill.
+// What a batch of equal requests took.
 struct Measured {
   std::string what;  // "cached, p256-x1"
   int64_t batch;
   int64_t prompt_tokens;
-  double ttft_s;  // median
-  double itl_s;   // median; 0: none
+  int64_t new_tokens;  // of each
+  double last_ttft_s;  // until all of the batch had a token: what all prompts took; median over runs
+  double itl_s;        // median; 0: none
 };
 
 std::string HardwarePage(const worker::ModelConfig& model, const DataSheet& card,
