@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<TargetResult>> EngineTarget::Run(absl::Span<const Tar
   bool sending = true;
   while (ended_ < sent || (sending && sent < requests.size())) {
     while (sending && sent < requests.size() && has_room(sent) && due_ns(sent) <= clock_->NowNs()) {
-      sending = limits.stop_above == 0 || sent - ended_ < static_cast<size_t>(limits.stop_above);
+      sending = limits.stop_above == 0 || sent - ended_ <= static_cast<size_t>(limits.stop_above);
       if (!sending) break;
       // Without a limit the request came at its time, though this thread was in a step.
       Add(requests[sent], limits.most_in_flight > 0 ? clock_->NowNs() : due_ns(sent), sent);

@@ -99,6 +99,19 @@ TEST_F(LadderTest, AnOpenSweepRecordsEveryRequest) {
   EXPECT_GT(fast_queue_s / 40, 0.5);
 }
 
+// As a service's client does: GrpcTargetTest.StopsSendingWhereTheServerCannotKeepUp.
+TEST_F(LadderTest, SendingEndsWhereMoreThanSoManyAreUnanswered) {
+  config_.engines = {"ridge"};
+  PassFlags flags;
+  flags.pass.workload = UniformDraw(16, 8, 5);
+  flags.pass.stop_above = 2;
+  flags.rates = {1e5};
+  ASSERT_TRUE(ArrivalSweep(config_, flags, progress_).ok());
+  std::string ends;
+  for (const Row& row : Rows("ridge", "arrivals.csv.gz")) absl::StrAppend(&ends, row.at("end"), " ");
+  EXPECT_EQ(ends, "length length length unsent unsent ");
+}
+
 TEST_F(LadderTest, RequestsThatWaitForOthersToEndComeWhenTheyAreSent) {
   config_.engines = {"ridge"};
   PassFlags flags;
