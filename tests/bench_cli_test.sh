@@ -32,6 +32,11 @@ for flag in ttft_limit itl_limit; do
   bench 1 "--$flag: must be more than 0" arrivals "${on[@]}" --goodput "--$flag=-1s"
   bench 1 "--$flag: must be more than 0" arrivals "${on[@]}" --goodput "--$flag=0s"
 done
+for value in inf nan -1 2e6; do
+  bench 1 "--last_rate: is neither 0 nor a rate" arrivals "${on[@]}" --rates=1 "--last_rate=$value"
+  bench 1 "--first_rate: is not a rate" arrivals "${on[@]}" --goodput "--first_rate=$value"
+  bench 1 "--burstiness: must be" arrivals "${on[@]}" "--burstiness=$value"
+done
 bench 1 "--virtual_clock: only a simulated device has one, not cpu" closed "${on[@]}" --device=cpu --virtual_clock
 bench 1 "--threads: only a CPU computes by threads, not simulated:a10" closed "${on[@]}" --threads=2
 for flag in batch_size new_tokens; do bench 1 "--$flag: does not go with --prompts none" closed "${on[@]}" --prompts=none --mixed=2 "--$flag=1"; done

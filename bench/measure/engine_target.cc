@@ -75,6 +75,11 @@ absl::StatusOr<std::vector<TargetResult>> EngineTarget::Run(absl::Span<const Tar
     }
   }
   results_ = nullptr;
+  // The clock counts whole nanoseconds: nothing began before it came.
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].start_s >= 0 && limits.most_in_flight == 0)
+      results[i].start_s = std::max(results[i].start_s, requests[i].arrival_s);
+  }
   return results;
 }
 

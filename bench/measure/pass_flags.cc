@@ -37,6 +37,12 @@ namespace ridge::bench {
 namespace {
 
 constexpr int kMostRequests = 1'000'000;
+constexpr double kMostRate = 1e6;    // a second
+constexpr double kMostFactor = 1e6;  // of burstiness and time scale
+
+bool IsRate(double value) {
+  return value > 0 && value <= kMostRate;
+}
 
 absl::StatusOr<Workload> ReadTrace(const std::string& flag, const std::string& path, bool is_mooncake) {
   absl::StatusOr<std::string> text = ReadGzip(path);
@@ -69,7 +75,7 @@ absl::StatusOr<std::vector<double>> RatesFromFlags(bool has_times) {
   std::vector<double> rates;
   for (const std::string& text : absl::GetFlag(FLAGS_rates)) {
     double rate = 0;
-    if (!absl::SimpleAtod(text, &rate) || !(rate > 0) || rate > 1e6) {
+    if (!absl::SimpleAtod(text, &rate) || !IsRate(rate)) {
       return InvalidField("--rates", absl::StrCat("\"", text, "\" is not a rate above 0 and up to 1e6"));
     }
     rates.push_back(rate);
@@ -119,17 +125,23 @@ absl::StatusOr<PassFlags> PassFlagsFromFlags() {
                   absl::ToDoubleSeconds(absl::GetFlag(FLAGS_itl_limit))};
   absl::Status status = CheckAtLeast("--requests", absl::GetFlag(FLAGS_requests), 1);
   status.Update(CheckAtLeast("--most_tokens", absl::GetFlag(FLAGS_most_tokens), 2));
-  status.Update(CheckAtLeast("--last_rate", flags.pass.last_rate, 0));
+  if (flags.pass.last_rate != 0 && !IsRate(flags.pass.last_rate)) {
+    status.Update(InvalidField("--last_rate", "is neither 0 nor a rate up to 1e6"));
+  }
+  if (!IsRate(flags.first_rate))
+    status.Update(InvalidField("--first_rate", "is not a rate above 0 and up to 1e6"));
   status.Update(CheckShare("--least_served", flags.least_served_share));
   status.Update(CheckAtLeast("--stop_above", flags.pass.stop_above, 0));
   status.Update(CheckShare("--cancelled_share", flags.pass.cancelled_share));
   const std::pair<const char*, double> positive[] = {{"--burstiness", flags.pass.burstiness},
-                                                     {"--first_rate", flags.first_rate},
                                                      {"--time_scale", time_scale},
                                                      {"--ttft_limit", flags.limits.ttft_p99_s},
                                                      {"--itl_limit", flags.limits.itl_p99_s}};
   for (const auto& [flag, value] : positive) {
     if (!(value > 0)) status.Update(InvalidField(flag, "must be more than 0"));
+  }
+  for (const auto& [flag, value] : {positive[0], positive[1]}) {
+    if (value > kMostFactor) status.Update(InvalidField(flag, "must be 1e6 at most"));
   }
   if (!status.ok()) return status;
   absl::StatusOr<Workload> workload = WorkloadFromFlags();

@@ -93,6 +93,7 @@ TEST_F(LadderTest, AnOpenSweepRecordsEveryRequest) {
     EXPECT_EQ(row.at("end"), "length");
     EXPECT_EQ(row.at("completion_tokens"), row.at("budget"));
     EXPECT_EQ(row.at("max_batch"), "32");
+    EXPECT_NE(row.at("queue_s").front(), '-');  // nor -0.000000
     (row.at("rate") == "0.5" ? slow_queue_s : fast_queue_s) += std::stod(row.at("queue_s"));
   }
   EXPECT_LT(slow_queue_s / 40, 0.1);
