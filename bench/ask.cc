@@ -79,8 +79,8 @@ absl::Status Ask(const AskConfig& config, std::ostream& text, std::ostream& figu
       complete = true;
     }
   }
-  text << std::endl;
   const absl::Status status = FromGrpc(stream->Finish());
+  if (status.ok() || !token_ms.empty()) text << std::endl;
   if (!status.ok()) return status;
   if (!complete || summary.choices_size() == 0)
     return absl::InternalError("the stream ended without a summary");

@@ -25,7 +25,7 @@ constexpr char kEngine[] =
 constexpr char kProbe[] =
     " engine decode_attention launch kv_cache_bytes step_tokens max_context virtual_clock";
 // What is recorded, and of which prompts.
-constexpr char kRecords[] = " out source commit";
+constexpr char kRecords[] = " expect_device out source commit";
 constexpr char kClosed[] =
     " prompts batch_size new_tokens mixed draw_seed runs warmup most_time largest_warmed";
 constexpr char kTrace[] = " workload mooncake burstgpt time_scale most_tokens requests draw_seed";
@@ -41,11 +41,9 @@ struct Command {
 const std::vector<Command>& Commands() {
   static const auto& commands = *new std::vector<Command>{
       {"ask", kAsk},
-      {"closed", absl::StrCat(kModel, " expect_device max_batch", kEngine, kRecords, kClosed)},
-      {"arrivals",
-       absl::StrCat(kModel, " expect_device max_batch", kEngine, kRecords, kTrace, kTimes, kPasses)},
-      {"replay", absl::StrCat(kModel, " expect_device max_batch", kEngine, kRecords, kTrace, kTimes, kPasses,
-                              kService)},
+      {"closed", absl::StrCat(kModel, " max_batch", kEngine, kRecords, kClosed)},
+      {"arrivals", absl::StrCat(kModel, " max_batch", kEngine, kRecords, kTrace, kTimes, kPasses)},
+      {"replay", absl::StrCat(kModel, " max_batch", kEngine, kRecords, kTrace, kTimes, kPasses, kService)},
       {"serve-load", absl::StrCat("model", kService, kRecords, kTrace, kTimes, kPasses)},
       {"draw", absl::StrCat("model out source", kTrace, kTimes)},
       {"overhead", absl::StrCat(kModel, " expect_device commit", kProbe)},

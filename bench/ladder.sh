@@ -151,7 +151,7 @@ goodput() {
     return
   fi
   start_services "$1" 64
-  bench serve-load --target="127.0.0.1:$port" --called="$1" --through="$between" --out="$out/goodput" $at
+  bench serve-load --target="127.0.0.1:$port" --called="$1" --through="$between" --expect_device="$expect_device" --out="$out/goodput" $at
   stop_services
 }
 
@@ -159,8 +159,8 @@ goodput() {
 network() {
   start_services "$1" 32
   local at="--target=127.0.0.1:$port --called=$1 --out=$out/network --commit=$commit --source=$root/bench/traces/prompt_source.txt"
-  bench serve-load $at --through="$between" --in_flight=$network --requests=$network_requests
-  bench serve-load $at --through="$between" --rates=$network_rates --requests=$requests
+  bench serve-load $at --through="$between" --expect_device="$expect_device" --in_flight=$network --requests=$network_requests
+  bench serve-load $at --through="$between" --expect_device="$expect_device" --rates=$network_rates --requests=$requests
   stop_services
 }
 

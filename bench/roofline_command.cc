@@ -12,13 +12,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "bench/flags/shared_flags.h"
+#include "bench/ladder/engine_host.h"
+#include "bench/measure/device_name.h"
 #include "bench/records/csv.h"
 #include "bench/records/gzip_file.h"
 #include "bench/records/latency.h"
 #include "bench/roofline/model_page.h"
 #include "bench/workload/workload.h"
 #include "common/status.h"
-#include "worker/model/open_model.h"
 
 ABSL_DECLARE_FLAG(std::string, card);
 ABSL_DECLARE_FLAG(std::vector<std::string>, records);
@@ -39,15 +40,16 @@ struct Samples {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Measured>> MeasuredRuns(const std::string& path) {
+absl::StatusOr<std::vector<Measured>> MeasuredRuns(const std::string& path, const std::string& model,
+                                                   const std::string& card) {
   const absl::StatusOr<std::string> text = ReadGzip(path);
   if (!text.ok()) return InvalidField("--records", text.status().message());
   absl::string_view rest = *text;
   const std::vector<std::string> names = TakeCsvRecord(&rest);
   std::map<std::string, size_t> columns;
   for (size_t i = 0; i < names.size(); ++i) columns[names[i]] = i;
-  for (const char* name : {"engine", "workload", "is_warmup", "run_index", "batch_size", "prompt_tokens",
-                           "max_new_tokens", "ttft_s", "itl_p50_ms"}) {
+  for (const char* name : {"engine", "model", "device_name", "workload", "is_warmup", "run_index",
+                           "batch_size", "prompt_tokens", "max_new_tokens", "ttft_s", "itl_p50_ms"}) {
     if (!columns.contains(name))
       return InvalidField("--records", absl::StrCat(path, ": no column \"", name, "\""));
   }
@@ -57,6 +59,12 @@ absl::StatusOr<std::vector<Measured>> MeasuredRuns(const std::string& path) {
     if (fields.size() != names.size())
       return InvalidField("--records", absl::StrCat(path, ": a line breaks off"));
     const auto field = [&](const char* name) { return fields[columns[name]]; };
+    if (field("model") != model) {
+      return InvalidField("--records", absl::StrCat(path, ": of ", field("model"), ", not of ", model));
+    }
+    if (!NamesDevice(field("device_name"), card)) {
+      return InvalidField("--records", absl::StrCat(path, ": on ", field("device_name"), ", not on ", card));
+    }
     double ttft_s = 0, itl_ms = 0;
     int64_t run_index = 0;
     Samples run;
@@ -92,19 +100,23 @@ absl::Status Roofline() {
   if (out.empty()) return InvalidField("--out", "required");
   const absl::StatusOr<DataSheet> card = FindDataSheet(absl::GetFlag(FLAGS_card));
   if (!card.ok()) return InvalidField("--card", card.status().message());
-  const absl::StatusOr<std::unique_ptr<worker::WeightSource>> model = worker::OpenModel(name);
-  if (!model.ok()) return InvalidField("--model", model.status().message());
+  HostConfig host;
+  host.model = name;
+  const absl::StatusOr<std::unique_ptr<OpenedModel>> model = OpenedModel::Open(host);
+  if (!model.ok()) return model.status();
+  const worker::ModelConfig& config = (*model)->source().config();
   std::vector<Measured> measured;
   for (const std::string& path : absl::GetFlag(FLAGS_records)) {
-    const absl::StatusOr<std::vector<Measured>> runs = MeasuredRuns(path);
+    const absl::StatusOr<std::vector<Measured>> runs =
+        MeasuredRuns(path, (*model)->served().name, card->name);
     if (!runs.ok()) return runs.status();
     measured.insert(measured.end(), runs->begin(), runs->end());
   }
   std::error_code error;
   std::filesystem::create_directories(out, error);
   if (error) return InvalidField("--out", absl::StrCat(out, ": ", error.message()));
-  absl::Status status = Write(out + "/hardware.md", HardwarePage((*model)->config(), *card, measured));
-  status.Update(Write(out + "/model.html", ModelPage((*model)->config(), *card)));
+  absl::Status status = Write(out + "/hardware.md", HardwarePage(config, *card, measured));
+  status.Update(Write(out + "/model.html", ModelPage(config, *card)));
   return status;
 }
 

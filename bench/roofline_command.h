@@ -14,7 +14,9 @@ namespace ridge::bench {
 absl::Status Roofline();
 
 // Of a runs.csv, compressed or not: medians over the recorded runs of each engine and workload; warm-ups and
-// mixed batches are left out. Errors name the flag and the file.
-absl::StatusOr<std::vector<Measured>> MeasuredRuns(const std::string& path);
+// mixed batches are left out. Errors name the flag and the file, also where it is of another model, or of a
+// device that is not the card.
+absl::StatusOr<std::vector<Measured>> MeasuredRuns(const std::string& path, const std::string& model,
+                                                   const std::string& card);
 
 }  // namespace ridge::bench

@@ -9,4 +9,5 @@ ABSL_DECLARE_FLAG(std::string, model);
 ABSL_DECLARE_FLAG(std::string, out);
 ABSL_DECLARE_FLAG(std::string, target);
 ABSL_DECLARE_FLAG(std::string, source);
+ABSL_DECLARE_FLAG(std::string, expect_device);
 ABSL_DECLARE_FLAG(std::string, commit);

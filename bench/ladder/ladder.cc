@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "bench/measure/device_name.h"
 #include "bench/measure/source_text.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
@@ -69,7 +70,7 @@ absl::Status ForEachEngine(const LadderConfig& config, std::ostream& progress,
     const absl::StatusOr<std::unique_ptr<EngineHost>> host = EngineHost::Open(config.host, names, **model);
     if (!host.ok()) return host.status();
     const std::string device_name = (*host)->info().device;
-    if (absl::Status status = CheckDevice(config, device_name); !status.ok()) return status;
+    if (absl::Status status = CheckDevice(config.expect_device, device_name); !status.ok()) return status;
     progress << "engine " << engine << " on " << device_name << ", loaded in " << (*host)->load_s() << " s"
              << std::endl;
     const RunContext context{.bench_id = bench_id,

@@ -4,7 +4,6 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "bench/flags/shared_flags.h"
@@ -15,7 +14,6 @@
 
 ABSL_FLAG(std::vector<std::string>, engine, {"ridge"}, "engine presets, one after the other");
 ABSL_FLAG(std::string, device, "auto", "as ridge-worker's --device");
-ABSL_FLAG(std::string, expect_device, "", "fail unless the device's name contains this");
 ABSL_FLAG(int, threads, 0, "compute threads; 0: one a core");
 ABSL_FLAG(std::string, kv_cache_bytes, "auto",
           "most KV memory; no more is taken than max_batch x context needs; auto: what a card has left, 1GiB "
@@ -100,12 +98,6 @@ absl::StatusOr<LadderConfig> LadderConfigFromFlags() {
   }
   if (!status.ok()) return status;
   return config;
-}
-
-absl::Status CheckDevice(const LadderConfig& config, const std::string& device_name) {
-  if (absl::StrContains(device_name, config.expect_device)) return absl::OkStatus();
-  return InvalidField("--expect_device",
-                      absl::StrCat("this is \"", device_name, "\", not \"", config.expect_device, "\""));
 }
 
 absl::StatusOr<ClosedFlags> ClosedFlagsFromFlags() {

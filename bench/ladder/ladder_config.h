@@ -17,16 +17,13 @@ struct LadderConfig {
   worker::PolicyNames choices;       // replace those of every preset
   std::string out;                   // a folder in it holds each engine's records
   std::string source_file;           // text that prompts are cut from
-  std::string expect_device;         // what the device's name must contain; empty: anything
+  std::string expect_device;         // see CheckDevice
   std::string commit;                // recorded
   bool on_terminal = false;          // what progress goes to
 };
 
 // Errors name the flag.
 absl::StatusOr<LadderConfig> LadderConfigFromFlags();
-
-// INVALID_ARGUMENT where a device is not the expected one: cards have been exchanged silently before.
-absl::Status CheckDevice(const LadderConfig& config, const std::string& device_name);
 
 struct ClosedFlags {
   std::vector<Workload> workloads;

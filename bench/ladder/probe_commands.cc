@@ -11,6 +11,7 @@
 #include "bench/flags/shared_flags.h"
 #include "bench/ladder/backend_probe.h"
 #include "bench/ladder/output_files.h"
+#include "bench/measure/device_name.h"
 #include "bench/measure/source_text.h"
 #include "bench/workload/draw.h"
 #include "common/status.h"
@@ -73,7 +74,7 @@ absl::Status Overhead(const LadderConfig& config, std::ostream& out) {
     absl::StatusOr<Probed> probed = OpenForProbe(config, engine);
     if (!probed.ok()) return probed.status();
     const std::string device = probed->host->info().device;
-    if (absl::Status status = CheckDevice(config, device); !status.ok()) return status;
+    if (absl::Status status = CheckDevice(config.expect_device, device); !status.ok()) return status;
     BackendProbe probe = probed->host->Probe();
     out << absl::StrFormat("%s as %s launches, on %s%s: a pass over one token, us\n",
                            probed->model->served().name, engine, device,

@@ -1,6 +1,7 @@
 #include "bench/serve/serve_load.h"
 
 #include "absl/strings/str_cat.h"
+#include "bench/measure/device_name.h"
 #include "bench/measure/grpc_target.h"
 #include "bench/measure/source_text.h"
 #include "common/status.h"
@@ -26,6 +27,7 @@ absl::Status ServeLoad(const ServeLoadConfig& config, const PassFlags& flags, st
     return absl::Status(model.status().code(),
                         absl::StrCat("--target: ", config.target, ": ", model.status().message()));
   }
+  if (absl::Status status = CheckDevice(config.expect_device, model->device()); !status.ok()) return status;
   if (model->context_length() > 0) {  // or it would cut what it is asked for
     if (absl::Status status = CheckContext(flags, model->context_length()); !status.ok()) return status;
   }

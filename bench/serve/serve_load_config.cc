@@ -40,6 +40,7 @@ absl::StatusOr<ServeLoadConfig> ServeLoadConfigFromFlags() {
   config.source_file = absl::GetFlag(FLAGS_source);
   config.out = absl::GetFlag(FLAGS_out);
   config.engine = absl::GetFlag(FLAGS_called);
+  config.expect_device = absl::GetFlag(FLAGS_expect_device);
   config.through = absl::GetFlag(FLAGS_through);
   config.commit = absl::GetFlag(FLAGS_commit);
   absl::Status status = CheckAtLeast("--connections", config.connections, 1);

@@ -181,6 +181,7 @@ TEST(AskTest, AServerThatIsNotThereIsAnError) {
   std::ostringstream text;
   std::ostringstream report;
   EXPECT_FALSE(Ask(config, text, report).ok());
+  EXPECT_EQ(text.str(), "");
 }
 
 }  // namespace

@@ -35,11 +35,10 @@ TEST(HardwarePage, ShowsTheArithmeticOfTheSeries) {
 }
 
 TEST(HardwarePage, GradesWhatWasMeasured) {
-  const std::string page =
-      HardwarePage(Config("qwen2.5-1.5b"), *FindDataSheet("a10"),
-                   {{"cached, p16-x1", 1, 16, 256, 0.0103, 0.0103},
-                    {"one token", 1, 16, 1, 0.0103, 0},
-                    {"batched, p256-x8", 8, 256, 32, 0.1, 0.0103}});
+  const std::string page = HardwarePage(Config("qwen2.5-1.5b"), *FindDataSheet("a10"),
+                                        {{"cached, p16-x1", 1, 16, 256, 0.0103, 0.0103},
+                                         {"one token", 1, 16, 1, 0.0103, 0},
+                                         {"batched, p256-x8", 8, 256, 32, 0.1, 0.0103}});
   EXPECT_THAT(page, HasSubstr("| cached, p16-x1 | 10.30 | 5.15 | 0.033 | 10.300 | 5.153 | 0.500 |"));
   EXPECT_THAT(page, HasSubstr("| one token | 10.30 | 5.15 | 0.033 | | | |"));
   // 8 x (256 x 1,310,340,608 x 2 + 233,373,696 x 2 + 172,032 x 256 x 257 / 2) operations at 125 TFLOPS, and
