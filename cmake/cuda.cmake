@@ -4,6 +4,7 @@ set(RIDGE_CUDA "AUTO" CACHE STRING "Build the CUDA backend: AUTO (where nvcc is 
 # wgmma and setmaxnreg need the "a" of 90a. The PTX serves every later card.
 set(RIDGE_CUDA_ARCHITECTURES "80;86;89;90a" CACHE STRING "Compute capabilities to make machine code for")
 set(RIDGE_CUDA_PTX "80" CACHE STRING "Compute capability of the PTX that is carried along; empty: none")
+option(RIDGE_BOUNDED_SPINS "Kernels that wait for a word or a barrier in vain end with a message: to look for faults" OFF)
 
 # Where the runtime began to give the driver's functions by version (cudaGetDriverEntryPointByVersion).
 set(RIDGE_CUDA_MINIMUM 12.5)
@@ -61,5 +62,8 @@ if(RIDGE_HAVE_CUDA)
     # Device code may call constexpr functions of the standard library (std::bit_cast).
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--expt-relaxed-constexpr -Werror all-warnings -lineinfo>"
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wall,-Wextra,-ffp-contract=off>")
+  if(RIDGE_BOUNDED_SPINS)
+    target_compile_definitions(ridge_cuda_options INTERFACE RIDGE_BOUNDED_SPINS)
+  endif()
   target_link_libraries(ridge_cuda_options INTERFACE CUDA::cudart_static)
 endif()
