@@ -86,6 +86,24 @@ async def measure(folder):
     expect(code == 1 and out == "--url: foo: not an address like http://127.0.0.1:8000\n", f"no address: exit {code}: {out}")
     code, out = await run(*base, "--prompts", prompts, "--in-flight", 1)
     expect(code == 0, f"in flight: exit {code}: {out}")
+    asked = len(server.asked)
+    for origin, code_there in (("mixed; arrivals at 4/s, burstiness 1", 1), ("mixed; arrivals at 1 to 4/s", 1), ("trace.csv, times x 1", 1),
+                               ("mixed; arrivals at 1/s, burstiness 1", 0)):
+        (folder / "at.jsonl").write_text("\n".join(map(json.dumps, [lines[0] | {"origin": origin}, *lines[1:2]])) + "\n")
+        code, out = await run(*base, "--prompts", prompts, "--workload", folder / "at.jsonl", "--rate", 8)
+        expect(code == code_there and (code == 0 or "--rate: " in out and "not those of 1/s" in out), f"{origin}: exit {code}: {out}")
+    asked += 1
+    for again, what in (((), "at its own times"), (("--in-flight", 1), "with 1 in flight")):
+        code, out = await run(*base, "--prompts", prompts, *again)
+        expect(code == 1 and f"has the pass {what} already; take another --out or --called" in out, f"twice: exit {code}: {out}")
+    code, out = await run(*base, "--prompts", prompts, "--called", "../peer")
+    expect(code == 1 and '--called: "../peer" is no plain name' in out, f"a path for a name: exit {code}: {out}")
+    damaged = folder / "damaged/peer/arrivals.csv.gz"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes((folder / "out/peer/arrivals.csv.gz").read_bytes()[:-9])
+    code, out = await run(*base, "--prompts", prompts, "--out", folder / "damaged")
+    expect(code == 1 and f"--out: {damaged}: damaged: " in out, f"damaged: exit {code}: {out}")
+    expect(len(server.asked) == asked, "what is refused sends nothing")
     prompts.write_text("{}")
     code, out = await run(*base, "--prompts", prompts)
     expect(code == 1 and "no prompt p16" in out, f"missing prompt: {out}")
@@ -103,7 +121,7 @@ def main():
             header = file.readline()
             file.seek(0)
             rows = list(csv.DictReader(file))
-        expect(len(rows) == 6, f"{len(rows)} rows")
+        expect(len(rows) == 7, f"{len(rows)} rows")
         first, refused, last = rows[:3]
         expect(refused["end"] == "HTTP 503" and refused["latency_s"] == "" and refused["unserved"] == "1", "a refused request")
         for row, budget in ((first, 3), (last, 5)):

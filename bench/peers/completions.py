@@ -17,11 +17,13 @@ import io
 import importlib.util
 import json
 import pathlib
+import re
 import socket
 import sys
 import time
 import urllib.parse
 import uuid
+import zlib
 
 COLUMNS = ["schema", "bench_id", "sweep_id", "ridge_version", "commit", "engine", "engine_params", "model", "dtype", "device",
            "device_name", "rate", "last_rate", "in_flight", "max_batch", "seed", "requests", "unserved", "late", "prompt_label",
@@ -164,6 +166,29 @@ def rows(arguments, header, requests):
             "latency_s": f"{request.end_s - request.arrival_s:.6f}" if ok else "", "end": request.end}
 
 
+def records_path(arguments):
+    return arguments.out / arguments.called / "arrivals.csv.gz"
+
+
+def check_out(arguments):
+    """Ends the program, before anything is sent, where the records could not be added: two passes with one name would be counted as one."""
+    if not re.fullmatch(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*", arguments.called):
+        sys.exit(f"--called: \"{arguments.called}\" is no plain name: letters, digits, . _ - and +, and no dot in front")
+    path = records_path(arguments)
+    if not path.exists():
+        return
+    try:
+        rows = list(csv.DictReader(io.StringIO(gzip.decompress(path.read_bytes()).decode(), newline="")))
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        sys.exit(f"--out: {path}: damaged: {error}")
+    if rows and list(rows[0]) != COLUMNS:
+        sys.exit(f"--out: {path}: its columns are not those of schema 1")
+    at = (f"{arguments.rate or 0:g}", str(arguments.in_flight or 0))
+    if any((row["rate"], row["in_flight"]) == at for row in rows):
+        what = f"with {at[1]} in flight" if arguments.in_flight else f"at {at[0]}/s" if arguments.rate else "at its own times"
+        sys.exit(f"--out: {path} has the pass {what} already; take another --out or --called")
+
+
 def write(path, records):
     path.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")
@@ -178,6 +203,10 @@ def write(path, records):
 def requests_of(workload, prompts_file, as_text, rate):
     """(header, requests) of a frozen workload, its times scaled to `rate`."""
     header, items = read_workload(workload)
+    origin = str(header.get("origin", ""))
+    drawn_at = re.search(r"arrivals at (.*?)/s", origin)  # as `ridge-bench draw` has it
+    if rate and (drawn_at and drawn_at[1] != "1" or ", times x " in origin):
+        sys.exit(f"--rate: {workload}: its times are not those of 1/s ({origin}): leave --rate out, or draw it with --rates 1")
     try:
         prompts = json.loads(prompts_file.read_text())
     except (OSError, ValueError) as error:
@@ -201,7 +230,7 @@ def record(arguments, header, requests):
                  "client and is not recorded")
     if records[0]["unserved"] == len(records):
         sys.exit(f"none of {len(records)} requests was served: {failures(requests)}: the run is not recorded")
-    path = arguments.out / arguments.called / "arrivals.csv.gz"
+    path = records_path(arguments)
     write(path, records)
     print(f"{path}: {len(records)} requests, {records[0]['unserved']} unserved" + (f": {failures(requests)}" if failures(requests) else ""))
 
@@ -227,6 +256,7 @@ def main():
         sys.exit("completions.py: requests are sent with aiohttp, which is not installed")
     check_server(arguments.url)
     header, requests = requests_of(arguments.workload, arguments.prompts, arguments.text, arguments.rate)
+    check_out(arguments)
     asyncio.run(replay(requests, arguments.url.rstrip("/"), arguments.model, arguments.in_flight))
     record(arguments, header, requests)
 

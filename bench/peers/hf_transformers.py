@@ -76,6 +76,7 @@ def main():
         parser.error("--rate: must be more than 0")
     arguments.in_flight = 0
     header, requests = completions.requests_of(arguments.workload, arguments.prompts, as_text=False, rate=arguments.rate)
+    completions.check_out(arguments)
     replay(load(arguments.model, getattr(torch, arguments.dtype), arguments.device, arguments.random), requests, arguments.device)
     completions.record(arguments, header, requests)
 
