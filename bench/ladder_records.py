@@ -230,6 +230,7 @@ def open_figures(rows):
     served = [row for row in rows if row["latency_s"]]
     ends = [float(row["arrival_s"]) + float(row["latency_s"]) for row in served]
     arrivals = [float(row["arrival_s"]) for row in rows]
+    stayed = sum(row["end"] != "cancelled" for row in rows)
     first, last = min(arrivals), max(arrivals)
     span = max(ends) - first if served else 0.0
     queue = [float(row["queue_s"]) for row in served if row["queue_s"]]
@@ -237,7 +238,7 @@ def open_figures(rows):
     return {
         "requests": len(rows),
         "unserved": sum(not row["latency_s"] and row["end"] != "cancelled" for row in rows),
-        "arrived_per_s": (len(rows) - 1) / (last - first) if last > first else 0.0,
+        "arrived_per_s": (len(rows) - 1) / (last - first) * stayed / len(rows) if last > first else 0.0,
         "served_per_s": len(served) / span if span > 0 else 0.0,
         "tokens_per_s": sum(int(row["completion_tokens"]) for row in served) / span if span > 0 else 0.0,
         "queue_p50_s": percentile(queue, 50) if queue else 0.0,

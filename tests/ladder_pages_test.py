@@ -230,6 +230,11 @@ def share_of_what_came(folder):
             row |= {"arrival_s": i / arrived, "latency_s": 0.1 + (0 if arrived == 4 else 5 * i / arrived)}
         store(root / "ridge/arrivals.csv.gz", rows_of("arrivals.csv.gz", rows))
         expect(records.goodput(root / "ridge")[0] == met, f"came at {arrived}/s: {records.goodput(root / 'ridge')}")
+    # Half of the clients of the slower one leave, as they were told to.
+    for i, row in enumerate(rows):
+        row |= {"arrival_s": i / 4, "latency_s": 0.1 if i % 2 == 0 else "", "end": "length" if i % 2 == 0 else "cancelled"}
+    store(root / "ridge/arrivals.csv.gz", rows_of("arrivals.csv.gz", rows))
+    expect(records.goodput(root / "ridge")[0] == 8.0, f"who leaves is not to be served: {records.goodput(root / 'ridge')}")
 
 
 def predictions(folder):

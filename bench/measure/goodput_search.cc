@@ -38,7 +38,7 @@ std::string MissedLimits(const OpenSummary& summary, const GoodputLimits& limits
   if (summary.unserved > 0) missed.push_back(absl::StrCat(summary.unserved, " requests were not served"));
   check_ms("TTFT", summary.ttft_s.p99, limits.ttft_p99_s);
   check_ms("ITL", summary.itl_s.p99, limits.itl_p99_s);
-  const std::string share = MissedShare(summary.served_rate, summary.arrival_rate, limits.least_served_share);
+  const std::string share = MissedShare(summary.served_rate, StayedRate(summary), limits.least_served_share);
   if (!share.empty()) missed.push_back(share);
   return absl::StrJoin(missed, ", ");
 }

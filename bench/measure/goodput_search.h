@@ -13,8 +13,8 @@ namespace ridge::bench {
 struct GoodputLimits {
   double ttft_p99_s = 0.5;
   double itl_p99_s = 0.025;
-  // Of the requests a second that came: a short trace is over before the queue that too high a rate builds up
-  // is long.
+  // Of the requests a second that came and stayed: a short trace is over before the queue that too high a
+  // rate builds up is long.
   double least_served_share = 0.8;
 };
 // What a pass missed, with its figures, as "p99 ITL 31.20 > 25 ms"; empty where it met the limits.

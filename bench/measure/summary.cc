@@ -146,6 +146,11 @@ OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const
   return summary;
 }
 
+double StayedRate(const OpenSummary& summary) {
+  const int32_t requests = summary.served + summary.cancelled + summary.unserved;
+  return requests == 0 ? 0 : summary.arrival_rate * (requests - summary.cancelled) / requests;
+}
+
 std::string FailureText(const OpenSummary& summary) {
   std::string text;
   for (const Failure& failure : summary.failures) {

@@ -46,6 +46,9 @@ struct OpenSummary {
 // `requests` and `results` belong together, in the order of arrival.
 OpenSummary Summarise(absl::Span<const TargetRequest> requests, absl::Span<const TargetResult> results);
 
+// Requests a second that came and whose clients stayed: what there was to serve.
+double StayedRate(const OpenSummary& summary);
+
 // "398 UNAVAILABLE (first: connection refused), 2 unsent"; empty where none failed.
 std::string FailureText(const OpenSummary& summary);
 

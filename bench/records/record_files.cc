@@ -164,7 +164,8 @@ absl::Status RecordFiles::ReadPasses() {
     }
     if (is_ours) {
       passes_[PassKey(record.at("rate"), record.at("last_rate"), record.at("in_flight"))].Add(
-          arrival_s, latency.empty() ? std::nullopt : std::optional(latency_s));
+          arrival_s, latency.empty() ? std::nullopt : std::optional(latency_s),
+          record.at("end") == "cancelled");
     }
     return absl::OkStatus();
   });
@@ -245,7 +246,8 @@ double RecordFiles::ServedRate(double rate, double last_rate, int32_t in_flight)
 
 double RecordFiles::ArrivedRate(double rate, double last_rate, int32_t in_flight) const {
   const Pass& pass = passes_.at(PassKey(rate, last_rate, in_flight));
-  return ArrivalRate(pass.requests, pass.first_arrival_s, pass.last_arrival_s);
+  return ArrivalRate(pass.requests, pass.first_arrival_s, pass.last_arrival_s) *
+         (pass.requests - pass.cancelled) / pass.requests;
 }
 
 ordered_json RecordFiles::PassFigures(double rate, double last_rate, int32_t in_flight) const {
@@ -274,7 +276,8 @@ absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records, const
   for (const ArrivalRecord& record : records) {
     rows += ArrivalCsvLine(context_, record);
     passes_[key].Add(record.arrival_s,
-                     record.served() ? std::optional(record.end_s - record.arrival_s) : std::nullopt);
+                     record.served() ? std::optional(record.end_s - record.arrival_s) : std::nullopt,
+                     record.end == "cancelled");
   }
   ordered_json line{{"schema", kRecordSchema},
                     {"bench_id", context_.bench_id},
@@ -296,10 +299,11 @@ absl::Status RecordFiles::AddPass(absl::Span<const ArrivalRecord> records, const
   return AppendBoth(folder_ + "/" + kPassLines, text + "\n", csv, rows);
 }
 
-void RecordFiles::Pass::Add(double arrival_s, std::optional<double> latency_s) {
+void RecordFiles::Pass::Add(double arrival_s, std::optional<double> latency_s, bool is_cancelled) {
   first_arrival_s = requests == 0 ? arrival_s : std::min(first_arrival_s, arrival_s);
   last_arrival_s = std::max(last_arrival_s, arrival_s);
   ++requests;
+  cancelled += is_cancelled;
   if (!latency_s.has_value()) return;
   ++served;
   last_end_s = std::max(last_end_s, arrival_s + *latency_s);

@@ -48,7 +48,7 @@ class RecordFiles {
   bool HasPass(double rate, double last_rate, int32_t in_flight) const;
   // Served requests a second of a pass that is there, from the first arrival to the last one's end.
   double ServedRate(double rate, double last_rate, int32_t in_flight) const;
-  // What came a second in a pass that is there, as ArrivalRate has it.
+  // What came a second in a pass that is there, as ArrivalRate has it, but for the clients that left.
   double ArrivedRate(double rate, double last_rate, int32_t in_flight) const;
   // The line of a pass that is there, with its figures by name as AddPass was given them.
   nlohmann::ordered_json PassFigures(double rate, double last_rate, int32_t in_flight) const;
@@ -78,8 +78,8 @@ class RecordFiles {
   // Of a pass; times as in ArrivalRecord.
   struct Pass {
     double first_arrival_s = 0, last_arrival_s = 0, last_end_s = 0;
-    int32_t requests = 0, served = 0;
-    void Add(double arrival_s, std::optional<double> latency_s);
+    int32_t requests = 0, served = 0, cancelled = 0;
+    void Add(double arrival_s, std::optional<double> latency_s, bool is_cancelled);
   };
 
   std::map<std::pair<std::string, int>, double> runs_;  // workload, index: seconds

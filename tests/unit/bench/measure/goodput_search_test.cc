@@ -106,10 +106,14 @@ TEST_F(GoodputSearchTest, ASearchSaysWhatEachRateMissed) {
 
 TEST(MissedLimits, ServedCountsAgainstWhatCame) {
   OpenSummary summary;
+  summary.served = 20;
   summary.served_rate = 2.5;
   summary.arrival_rate = 3;  // of a nominal 3.5, of which 2.5 were too little
   EXPECT_EQ(MissedLimits(summary, {}), "");
   summary.arrival_rate = 4;
+  summary.cancelled = 20;  // of whose clients half left as they were told to
+  EXPECT_EQ(MissedLimits(summary, {}), "");
+  summary.cancelled = 0;
   EXPECT_EQ(MissedLimits(summary, {}), "served 2.500/s are 62.5 % of the 4.000/s that came, less than 80 %");
   summary.itl_s.p99 = 0.0312;
   summary.unserved = 2;

@@ -158,6 +158,20 @@ TEST_F(RecordFilesTest, AnAnswerThatBrokeOffWasNotServed) {
   EXPECT_DOUBLE_EQ(RecordFiles::Open(folder_, context_)->ServedRate(0, 0, 0), 0.5);
 }
 
+TEST_F(RecordFilesTest, WhoLeavesIsNotToBeServed) {
+  std::vector<ArrivalRecord> requests(4);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].arrival_s = static_cast<double>(i);
+    requests[i].end_s = 3;
+    requests[i].end = i == 1 ? "cancelled" : "length";
+  }
+  std::optional<RecordFiles> files(*RecordFiles::Open(folder_, context_));
+  ASSERT_TRUE(files->AddPass(requests, {}, nlohmann::ordered_json::object()).ok());
+  EXPECT_DOUBLE_EQ(files->ArrivedRate(0, 0, 0), 0.75);  // three gaps of a second, three of four stayed
+  files.reset();
+  EXPECT_DOUBLE_EQ(RecordFiles::Open(folder_, context_)->ArrivedRate(0, 0, 0), 0.75);
+}
+
 TEST_F(RecordFilesTest, WritesTheIdsOfEqualOutputsOnce) {
   for (int index = 0; index < 2; ++index) {
     RecordFiles files = *RecordFiles::Open(folder_, context_);
