@@ -193,6 +193,8 @@ def main():
     parser.add_argument("--weights-ms", type=float)
     parser.add_argument("--published", action="store_true")
     arguments = parser.parse_args()
+    if arguments.weights_ms is not None and not 0 < arguments.weights_ms < float("inf"):
+        parser.error("--weights-ms: must be more than 0")
     if not arguments.root.is_dir():
         parser.error(f"{arguments.root}: no such folder")
     published = json.loads((pathlib.Path(__file__).parent / "traces" / "published.json").read_text()) if arguments.published else {}

@@ -20,6 +20,7 @@ die() {
 
 while [ $# -gt 0 ]; do
   case "$1" in
+    --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0" && exit ;;
     --quick) quick=true && shift && continue ;;
     --model | --device | --out | --golden | --bench) [ $# -ge 2 ] || die "$1 needs a value" ;;
     *) die "unknown argument $1; see the head of this file" ;;

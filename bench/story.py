@@ -268,10 +268,10 @@ def predictions_table(ladder):
     return table(["records", "within 10 %", "within 25 %", "missed"], rows)
 
 
-def fill(text, name, content):
+def fill(page, text, name, content):
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     if not pattern.search(text):
-        sys.exit(f"no place for the table {name}")
+        sys.exit(f"{page}: no place for the table {name}: <!-- {name} --> and <!-- end -->")
     return pattern.sub(lambda match: f"{match[1]}{content}\n{match[2]}", text)
 
 
@@ -284,9 +284,9 @@ def main():
     ladder = Ladder(arguments.device)
     text = records.read_text(arguments.page)
     for name, content in (("parts", parts_table), ("engines", engines_table), ("predictions", predictions_table)):
-        text = fill(text, name, content(ladder))
+        text = fill(arguments.page, text, name, content(ladder))
     if arguments.cpu:
-        text = fill(text, "cpu", engines_table(Ladder(arguments.cpu)))
+        text = fill(arguments.page, text, "cpu", engines_table(Ladder(arguments.cpu)))
     arguments.page.write_text(text)
     print(arguments.page)
 

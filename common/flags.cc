@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <utility>
 
 #include "absl/flags/commandlineflag.h"
@@ -15,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/status.h"
@@ -98,6 +100,40 @@ void CheckDurations(const std::vector<Argument>& arguments) {
   }
 }
 
+constexpr int kMostNestedFiles = 8;
+
+// The lines of a flag's file that are flags, as Abseil reads it; none where it cannot be read, which Abseil
+// reports.
+std::vector<Argument> FlagsOfFile(const std::string& path) {
+  std::vector<Argument> flags;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const absl::string_view text = absl::StripAsciiWhitespace(line);
+    if (absl::StartsWith(text, "-")) flags.push_back({std::string(text), true});
+  }
+  return flags;
+}
+
+void AppendGiven(const std::vector<Argument>& arguments, int nested, std::vector<std::string>* given) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].is_flag) continue;
+    absl::string_view text = arguments[i].text;
+    text.remove_prefix(std::min(text.find_first_not_of('-'), text.size()));
+    const absl::string_view name = text.substr(0, text.find('='));
+    const absl::string_view positive = absl::StripPrefix(name, "no");
+    const bool is_negated =
+        absl::FindCommandLineFlag(name) == nullptr && absl::FindCommandLineFlag(positive) != nullptr;
+    given->emplace_back(is_negated ? positive : name);
+    if (name != "flagfile" || nested == kMostNestedFiles) continue;
+    const bool has_value = name.size() < text.size();
+    if (!has_value && i + 1 == arguments.size()) continue;  // Abseil misses the value
+    const absl::string_view paths =
+        has_value ? text.substr(name.size() + 1) : absl::string_view(arguments[i + 1].text);
+    for (const absl::string_view path : absl::StrSplit(paths, ','))
+      AppendGiven(FlagsOfFile(std::string(path)), nested + 1, given);
+  }
+}
+
 bool AsksForHelp(const Argument& argument) {
   return argument.is_flag && (argument.text == "--help" || argument.text == "-help" || argument.text == "-h");
 }
@@ -112,16 +148,7 @@ std::vector<std::string> NormaliseFlagNames(const std::vector<std::string>& argu
 
 std::vector<std::string> GivenFlags(const std::vector<std::string>& arguments) {
   std::vector<std::string> given;
-  for (const Argument& argument : Normalise(arguments)) {
-    if (!argument.is_flag) continue;
-    absl::string_view name = argument.text;
-    name.remove_prefix(name.find_first_not_of('-'));
-    name = name.substr(0, name.find('='));
-    const absl::string_view positive = absl::StripPrefix(name, "no");
-    const bool is_negated =
-        absl::FindCommandLineFlag(name) == nullptr && absl::FindCommandLineFlag(positive) != nullptr;
-    given.emplace_back(is_negated ? positive : name);
-  }
+  AppendGiven(Normalise(arguments), 0, &given);
   return given;
 }
 

@@ -16,7 +16,7 @@ namespace ridge {
 std::vector<std::string> NormaliseFlagNames(const std::vector<std::string>& arguments);
 
 // The flags that arguments give a value to, in their order, as they are registered: --no-graphs is "graphs".
-// Unknown ones are among them, those of a flag's file are not.
+// Unknown ones are among them, and those of a flag's file after its --flagfile.
 std::vector<std::string> GivenFlags(const std::vector<std::string>& arguments);
 
 // `usage` and the help of these flags, as --help prints it.

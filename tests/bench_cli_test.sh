@@ -50,6 +50,10 @@ bench 0 "" draw --rates=4 --requests=5 --out="$work/w.jsonl"
 bench 1 "--out: /dev/full: cannot be written: No space left on device" draw --rates=4 --requests=5 --out=/dev/full
 bench 1 "UNAVAILABLE: --target" replay --target=127.0.0.1:1 --model=a-name --workload="$work/w.jsonl" --out="$work/out"
 bench 1 "--engine: does not go with --target" replay --target=127.0.0.1:1 --engine=flash --workload="$work/w.jsonl" --out="$work/out"
+echo "--engine=flash" >"$work/flags"
+bench 1 "--engine: is not a flag of serve-load" serve-load --flagfile="$work/flags" --target=127.0.0.1:1 --out="$work/out"
+printf -- "--workload=%s\n--target=127.0.0.1:1\n" "$work/w.jsonl" >"$work/flags"
+bench 1 "UNAVAILABLE: --target" replay --flagfile="$work/flags" --out="$work/out"
 bench 1 "--cancelled_share: needs --target" replay --model=synthetic:qwen2.5-1.5b --cancelled_share=0.5 --workload="$work/w.jsonl" --out="$work/out"
 echo '{"timestamp":0,"input_length":40000,"output_length":8}' >"$work/long.jsonl"
 bench 1 "--most_tokens: the longest request has 40008 tokens, more than the context of 32768; 32768 leaves such out" \

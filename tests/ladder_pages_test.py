@@ -149,6 +149,9 @@ def damages(folder):
     refused(f"{empty}: no records", REPORT, "predict", empty, folder / "expected")
     refused(f"{empty}: no records", STORY, page, empty)
     refused("nowhere.md: No such file", STORY, folder / "nowhere.md", root)
+    (folder / "bare.md").write_text("# a page\n")
+    closed(folder / "sound", "naive", ["p16"])
+    refused("bare.md: no place for the table parts", STORY, folder / "bare.md", folder / "sound")
     for text in ("", "{", "[]", "{}", '{"p16": {"token_ids": []}}'):
         (folder / "golden.json").write_text(text)
         refused(f"{folder / 'golden.json'}: ", REPORT, "golden", folder / "golden.json", folder / "golden")

@@ -28,6 +28,9 @@ ladder 1 "--only: no task" --model right --out "$work/none" --part a --only '^go
 ladder 1 "--only: [ is no pattern" --model right --out "$work/none" --only '['
 ladder 1 "--services: maybe is none of yes, no" --model right --out "$work/none" --services maybe
 
+[[ "$("$root/bench/ladder.sh" --help)" == *"usage: bench/ladder.sh --model MODEL"* ]] || { echo "ladder.sh --help"; failed=1; }
+[[ "$("$root/bench/series.sh" --help)" == *"usage: bench/series.sh --model DIR"* ]] || { echo "series.sh --help"; failed=1; }
+
 # A folder is bound by the first task that was done, not by one that failed.
 ladder 1 "no such model" --model wrong --out "$work/bound" --only overhead
 ladder 0 "all done" --model right --out "$work/bound" --only overhead

@@ -54,6 +54,21 @@ TEST(GivenFlagsTest, NamesWhatIsGivenAsItIsRegistered) {
               ElementsAre("test_name", "test_graphs", "test_batch_rows", "unknown"));
 }
 
+TEST(GivenFlagsTest, NamesThoseOfAFlagsFileToo) {
+  const std::string file = absl::StrCat(::testing::TempDir(), "/given_flags"), inner = file + "_inner";
+  std::ofstream(file) << "# a comment\n\n  --test_name=a b\n--notest_graphs\n--flagfile=" << inner << "\n";
+  std::ofstream(inner) << "-test_batch_rows=3\n--flagfile=" << file << "\n";  // a circle ends
+  const std::vector<std::string> given = GivenFlags({"p", "--flagfile", file, "--test-limit=1s"});
+  ASSERT_GE(given.size(), 6);
+  EXPECT_THAT(std::vector<std::string>(given.begin(), given.begin() + 5),
+              ElementsAre("flagfile", "test_name", "test_graphs", "flagfile", "test_batch_rows"));
+  EXPECT_EQ(given.back(), "test_limit");
+  EXPECT_THAT(GivenFlags({"p", absl::StrCat("--flagfile=/nowhere,", inner)}).at(1), "test_batch_rows");
+  EXPECT_THAT(GivenFlags({"p", "--flagfile"}), ElementsAre("flagfile"));
+  std::remove(file.c_str());
+  std::remove(inner.c_str());
+}
+
 TEST(FlagHelpTest, ListsTheFlagsInTheOrderAsked) {
   const std::string help = FlagHelp("usage: p", {"test_name", "test_batch_rows"});
   EXPECT_THAT(help, testing::StartsWith("usage: p\n\nFlags (dashes and underscores are the same):\n"
