@@ -230,6 +230,15 @@ TEST(RequestTest, ControlsAreSortedAndDistinct) {
   EXPECT_EQ(call->spec.sampling.prompt_top_logprobs, 2);
 }
 
+TEST(RequestTest, MinTokensReachNoFurtherThanTheLimit) {
+  EXPECT_EQ(ResolveText("prompt: 'abc' min_tokens: 7")->spec.controls.min_tokens, 7);
+  // Together with the prompt it would be more than 32 bits hold.
+  const absl::StatusOr<ResolvedCall> call = ResolveText("prompt: 'abc' min_tokens: 2147483647");
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->spec.controls.min_tokens, call->spec.max_tokens);
+  EXPECT_EQ(call->spec.max_tokens, Model().context_length - 3);
+}
+
 TEST(RequestTest, BadWordsBanWhatHoldsThemAndWhatCompletesThem) {
   const absl::StatusOr<ResolvedCall> call =
       ResolveText("prompt: 'a' sampling { bad_token_ids: 5 bad_words: ['w30', 'ab'] }");
