@@ -123,10 +123,7 @@ void EngineCore::EndExpired() {
   }
   for (; !queue_limits_.empty() && queue_limits_.front().first <= now_ns; queue_limits_.pop_front()) {
     const auto it = requests_.find(queue_limits_.front().second);
-    if (it == requests_.end()) continue;
-    const std::vector<Sequence*>& choices = it->second.choices;
-    if (std::any_of(choices.begin(), choices.end(), [](const Sequence* s) { return s->admitted_ns != 0; }))
-      continue;
+    if (it == requests_.end() || it->second.admitted) continue;
     Cancel(it->first, Overloaded("QUEUE_TIMEOUT", "the request waited too long for its turn",
                                  RetryDelay(scheduler_.num_waiting(), config_.max_running)));
   }
@@ -139,6 +136,7 @@ void EngineCore::SubmitSteps() {
     if (step.empty()) return;
     for (Sequence* sequence : step.admitted) {
       if (sequence->admitted_ns == 0) sequence->admitted_ns = now_ns;
+      requests_.at(sequence->first_choice).admitted = true;
     }
     const StepTicket ticket = backend_->Submit(step.plan);
     const StepCounts counts = CountsOf(step.plan);

@@ -106,6 +106,7 @@ class EngineCore {
   struct Request {
     std::vector<Sequence*> choices;
     int64_t deadline_ns;
+    bool admitted = false;  // one of its choices was, whether that ended or not
   };
 
   void EndExpired();

@@ -229,6 +229,20 @@ TEST_F(EngineCoreTest, WhoWaitsTooLongForTheFirstStepIsTurnedAway) {
   EXPECT_EQ(tokens_[running].size(), 20u);
 }
 
+TEST_F(EngineCoreTest, ARequestWhoseFirstChoiceHasEndedDoesNotWaitForItsTurnAnyMore) {
+  Start({.num_blocks = 8, .max_running = 1, .step_tokens = 16, .chunk_tokens = 16, .queue_timeout_ns = 1000});
+  Sequence like;
+  like.spec.prompt = Prompt(5, 0);
+  like.spec.max_tokens = 1;
+  const SequenceId first = AddChoices(like, 3);
+  Step();
+  ASSERT_TRUE(outcomes_.contains(first));
+  ASSERT_FALSE(outcomes_.contains(first + 1));
+  clock_.AdvanceNs(1000);
+  RunToEnd();
+  for (SequenceId id = first; id < first + 3; ++id) EXPECT_TRUE(outcomes_.at(id).status.ok());
+}
+
 TEST_F(EngineCoreTest, EverySequenceEndsOnceUnderRandomCancellation) {
   Start({.num_blocks = 30, .max_running = 5, .step_tokens = 16, .chunk_tokens = 8});
   std::mt19937 random(11);
