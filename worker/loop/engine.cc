@@ -83,7 +83,7 @@ class Engine::Impl {
     absl::MutexLock lock(&mutex_);
     const SequenceId id = output->id = next_id_;
     for (const std::unique_ptr<Sequence>& choice : choices) choice->id = next_id_++;
-    if (absl::Status refusal = Refusal(*choices[0]); !refusal.ok()) {
+    if (absl::Status refusal = Refusal(choices); !refusal.ok()) {
       OutputItem refused;
       refused.stream = output;
       refused.has_end = true;
@@ -130,13 +130,15 @@ class Engine::Impl {
     arriving_tokens_ += choices[0]->prompt_tokens();
   }
 
-  // Why a new sequence cannot be taken.
-  absl::Status Refusal(const Sequence& sequence) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // Why a new request cannot be taken.
+  absl::Status Refusal(const Choices& choices) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (load_.draining) return absl::UnavailableError("the server is draining");
     const int32_t queued = load_.queued + arriving_;
     const int64_t tokens = load_.queued_tokens + arriving_tokens_;
-    if (queued < config_.max_queued_requests &&
-        (queued == 0 || tokens + sequence.prompt_tokens() <= config_.max_queued_tokens)) {
+    const int64_t queued_then = int64_t{queued} + static_cast<int64_t>(choices.size());
+    const int64_t tokens_then = tokens + choices[0]->prompt_tokens();
+    if (queued == 0 ||
+        (queued_then <= config_.max_queued_requests && tokens_then <= config_.max_queued_tokens)) {
       return absl::OkStatus();
     }
     return Overloaded("QUEUE_FULL",

@@ -52,7 +52,7 @@ ABSL_FLAG(std::string, chat_template, "",
 ABSL_FLAG(std::string, max_message_bytes, "16MiB", "largest gRPC message");
 ABSL_FLAG(std::string, log_level, WorkerConfig().log_level, "debug, info, warning or error");
 ABSL_FLAG(int, max_queued_requests, WorkerConfig().max_queued_requests,
-          "requests that may wait; more are refused with RESOURCE_EXHAUSTED");
+          "requests that may wait, each choice counted; more are refused with RESOURCE_EXHAUSTED");
 ABSL_FLAG(int64_t, max_queued_tokens, WorkerConfig().max_queued_tokens,
           "prompt tokens that may wait together; one request always may");
 ABSL_FLAG(absl::Duration, queue_timeout, WorkerConfig().queue_timeout,

@@ -224,11 +224,40 @@ TEST_F(EngineTest, AFullQueueTurnsRequestsAway) {
   }
 }
 
-TEST_F(EngineTest, ARequestAloneMayExceedTheTokensThatMayWait) {
-  Engine engine({.num_blocks = 64, .max_running = 1, .step_tokens = 64, .max_queued_tokens = 10}, &backend_,
+TEST_F(EngineTest, EachChoiceOfARequestTakesAPlaceInTheQueue) {
+  HeldUpBackend backend;
+  ASSERT_TRUE(backend.Reserve(64, {1, 64}).ok());
+  Engine engine({.num_blocks = 64, .max_running = 1, .step_tokens = 64, .max_queued_requests = 3}, &backend,
                 RealClock(), &metrics_);
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  const auto submit = [&](int32_t num_choices) {
+    sinks.push_back(std::make_shared<RecordingSink>());
+    engine.Submit(Spec({1}, 1), sinks.back(), num_choices);
+  };
+  submit(1);
+  backend.collecting.WaitForNotification();  // it runs
+  submit(1);
+  submit(3);
+  sinks[2]->ended.WaitForNotification();
+  EXPECT_EQ(sinks[2]->outcome.status.code(), absl::StatusCode::kResourceExhausted);
+  submit(2);
+  EXPECT_EQ(engine.Load().queue_room, 0);
+  backend.go_on.Notify();
+  for (int i : {0, 1, 3}) {
+    sinks[i]->ended.WaitForNotification();
+    EXPECT_TRUE(sinks[i]->outcome.status.ok());
+  }
+}
+
+TEST_F(EngineTest, ARequestAloneMayExceedWhatMayWait) {
+  Engine engine({.num_blocks = 64,
+                 .max_running = 1,
+                 .step_tokens = 64,
+                 .max_queued_requests = 2,
+                 .max_queued_tokens = 10},
+                &backend_, RealClock(), &metrics_);
   auto sink = std::make_shared<RecordingSink>();
-  engine.Submit(Spec(std::vector<TokenId>(100, 1), 1), sink);
+  engine.Submit(Spec(std::vector<TokenId>(100, 1), 1), sink, 5);
   sink->ended.WaitForNotification();
   EXPECT_TRUE(sink->outcome.status.ok());
 }
