@@ -67,6 +67,7 @@ void Scheduler::Remove(Sequence* sequence) {
   }
   sequence->state = SequenceState::kFinished;
   if (sequence == only_) only_ = nullptr;
+  if (sequence == claimant_) claimant_ = nullptr;
   tenants_.Leave(std::exchange(sequence->tenant, nullptr));
 }
 
@@ -110,6 +111,9 @@ void Scheduler::WaitAgain(Sequence* sequence) {
 
 ScheduledStep Scheduler::Plan(int64_t now_ns) {
   now_ns_ = now_ns;
+  // A slot that changes hands is free when the step in flight was collected. Its successor waits for that:
+  // planned now, it would have no row of the one that comes.
+  if (ReclaimSlot(now_ns)) return {};
   for (;;) {
     const int64_t preemptions = preemptions_;
     ScheduledStep step = TryPlan(now_ns);
@@ -147,6 +151,21 @@ void Scheduler::ReleaseBatch() {
     pool_->Release(held.blocks);
     slots_.GiveBack(held.slot);
   }
+}
+
+bool Scheduler::ReclaimSlot(int64_t now_ns) {
+  const bool admits = config_.policy.admission != AdmissionPolicy::kBatch;
+  if (!admits || !Preempts() || slots_.any_free()) return false;
+  const Sequence* prefill = running_.NextPrefill({});
+  for (Sequence* next = NextWaiting(now_ns); next != nullptr; next = NextWaiting(now_ns, next)) {
+    if (prefill != nullptr && !GoesBefore(*next, *prefill)) continue;
+    Sequence* victim = running_.VictimOfGreaterShare(*next, {});
+    if (victim == nullptr) continue;
+    claimant_ = next;
+    if (!SomeWillFree()) Preempt(victim);
+    return !slots_.any_free();
+  }
+  return false;
 }
 
 void Scheduler::PlanDecodes(ScheduledStep* step) {
@@ -252,10 +271,10 @@ void Scheduler::AdmitBatch(int64_t now_ns, ScheduledStep* step) {
 
 void Scheduler::PlanChunks(int64_t now_ns, int32_t budget, ScheduledStep* step) {
   flood_limit_.BeginStep();
-  bool admits = true;
+  const Sequence* refused = nullptr;
   while (budget > 0) {
     Sequence* running = running_.NextPrefill(step->sequences);
-    Sequence* waiting = admits ? NextWaiting(now_ns) : nullptr;
+    Sequence* waiting = NextWaiting(now_ns, refused);
     // A running prefill holds memory already: only a tenant that was served less, or a higher class, goes
     // before it.
     const bool from_waiting = waiting != nullptr && (running == nullptr || GoesBefore(*waiting, *running));
@@ -263,8 +282,10 @@ void Scheduler::PlanChunks(int64_t now_ns, int32_t budget, ScheduledStep* step) 
     if (next == nullptr) return;
     const int32_t most = Floods(*next->tenant) ? std::min(budget, flood_limit_.RowsLeft()) : budget;
     if (most == 0) return flood_limit_.EndShort();
-    // Nobody passes one that has to wait for memory or a slot.
-    if (from_waiting && !(admits = Admit(next, step))) continue;
+    if (from_waiting && !Admit(next, step)) {
+      refused = next;
+      continue;
+    }
     const bool floods = Floods(*next->tenant);  // what the prefix cache had is not computed
     const int32_t rows = PlanChunk(next, most, step);
     flood_limit_.Add(rows, floods);
@@ -278,9 +299,11 @@ bool Scheduler::Floods(const Tenant& tenant) const {
          tenant.waiting_tokens + running_.PrefillLeft(tenant) > int64_t{config_.step_tokens};
 }
 
-Sequence* Scheduler::NextWaiting(int64_t now_ns) const {
-  if (only_ == nullptr) return waiting_.Next(now_ns);
-  return only_->state == SequenceState::kWaiting ? only_ : nullptr;
+Sequence* Scheduler::NextWaiting(int64_t now_ns, const Sequence* refused) const {
+  if (only_ != nullptr)
+    return only_->state == SequenceState::kWaiting && refused == nullptr ? only_ : nullptr;
+  if (refused != nullptr) return waiting_.NextOfSmallerShare(now_ns, *refused);
+  return claimant_ != nullptr ? claimant_ : waiting_.Next(now_ns);
 }
 
 bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
@@ -288,8 +311,10 @@ bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
     Sequence* victim =
         !Preempts() || SomeWillFree() ? nullptr : running_.VictimOfGreaterShare(*sequence, step->admitted);
     if (victim == nullptr) return false;
+    claimant_ = sequence;
     Preempt(victim);
   }
+  if (sequence == claimant_) claimant_ = nullptr;
   waiting_.Admit(sequence, now_ns_);
   forks_.OnAdmitted(sequence);
   sequence->state = SequenceState::kRunning;

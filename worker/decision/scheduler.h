@@ -9,9 +9,10 @@
 // Memory is taken on demand: an admission takes the blocks of what is known, beyond a watermark that it
 // leaves to running sequences; decoding takes a block when it reaches it. Where none is left, the youngest
 // sequence of the lowest priority is preempted: it gives everything back and waits to be computed again. A
-// slot or memory is also taken from a tenant that runs more sequences than the one that comes next. A
-// sequence that was preempted kMaxPreemptions times is admitted with all blocks up to its limit and is not
-// preempted again. So the oldest always goes on, and everything ends.
+// slot or memory is also taken from a tenant that runs more sequences than the one that comes next, or, where
+// that one cannot be admitted, than one that runs fewer still: then slots or memory are what is short, and
+// not rows. A sequence that was preempted kMaxPreemptions times is admitted with all blocks up to its limit
+// and is not preempted again. So the oldest always goes on, and everything ends.
 //
 // Threads: engine thread only. Ownership: sequences belong to the caller and outlive their stay here.
 #pragma once
@@ -76,8 +77,8 @@ class Scheduler {
   // blocks back, one that was preempted waits again. Otherwise does nothing.
   void Settle(Sequence* sequence);
 
-  // Writes the next step, empty where there is nothing to run, and advances the planned state of the
-  // sequences in it.
+  // Writes the next step, empty where there is nothing to run, or nothing before the step in flight was
+  // collected; advances the planned state of the sequences in it.
   ScheduledStep Plan(int64_t now_ns);
 
   int32_t num_waiting() const { return waiting_.size() + forks_.num_held(); }
@@ -91,6 +92,8 @@ class Scheduler {
 
  private:
   ScheduledStep TryPlan(int64_t now_ns);
+  // Finds who may have another tenant's slot. True where that comes back with the step in flight.
+  bool ReclaimSlot(int64_t now_ns);
   void PlanDecodes(ScheduledStep* step);
   // Makes room for the next decode row of every running sequence that can have it.
   void ReserveDecodes(ScheduledStep* step);
@@ -100,7 +103,8 @@ class Scheduler {
   void PlanChunks(int64_t now_ns, int32_t budget, ScheduledStep* step);
   // Fills the slots where the last batch has drained.
   void AdmitBatch(int64_t now_ns, ScheduledStep* step);
-  Sequence* NextWaiting(int64_t now_ns) const;
+  // `refused`: null, or one that came before in this plan and has to wait.
+  Sequence* NextWaiting(int64_t now_ns, const Sequence* refused = nullptr) const;
   bool Admit(Sequence* sequence, ScheduledStep* step);
   bool TakeBlocks(Sequence* sequence, ScheduledStep* step);
   // Whether the tenant has more to prefill than a step takes.
@@ -129,7 +133,8 @@ class Scheduler {
   RunningSet running_;
   Padding padding_;
   FloodLimit flood_limit_;
-  int32_t unsettled_ = 0;  // preempted or finished with steps in flight: what they hold comes back
+  Sequence* claimant_ = nullptr;  // waits; what was taken for it is not another's
+  int32_t unsettled_ = 0;         // preempted or finished with steps in flight: what they hold comes back
   int64_t preemptions_ = 0;
 
   Sequence* only_ = nullptr;       // the one that runs, where it is one at a time

@@ -30,6 +30,10 @@ class WaitingQueue {
   // wait.
   Sequence* Next(int64_t now_ns) const;
 
+  // The one that comes next of those that may pass `refused`, which waits for memory or a slot: of no lower
+  // class, and of tenants that run at least two fewer. Null where there is none.
+  Sequence* NextOfSmallerShare(int64_t now_ns, const Sequence& refused) const;
+
   int32_t size() const { return size_; }
   // Prompt tokens of all of them.
   int64_t tokens() const { return tokens_; }
@@ -40,6 +44,12 @@ class WaitingQueue {
     std::map<SequenceId, Sequence*> sequences;  // in the order of arrival
     int64_t admitted_ns = INT64_MIN;            // when one of them was, the last time
   };
+
+  // The priority with what waiting is worth.
+  static int64_t ClassOf(const Sequence& sequence, const Line& line, int64_t now_ns);
+  // The first of the heads that `may_be_next`.
+  template <typename Condition>
+  Sequence* First(int64_t now_ns, const Condition& may_be_next) const;
 
   std::map<std::pair<const Tenant*, int32_t>, Line> lines_;  // none is empty
   int32_t size_ = 0;

@@ -328,11 +328,76 @@ TEST_F(SchedulerTest, ATenantThatHoldsAllSlotsGivesOneUp) {
   for (int i = 0; i < 3; ++i) PlanAndCollect();
   ASSERT_EQ(scheduler_->num_running(), 4);
   const Sequence* other = Add(8, 4, "other");
-  PlanAndCollect();
-  PlanAndCollect();
+  EXPECT_EQ(PlanAndCollect().decode_rows, 3);
   EXPECT_EQ(other->generated.size(), 1u);
   EXPECT_EQ(scheduler_->num_running(), 4);
   EXPECT_EQ(scheduler_->preemptions(), 1);
+}
+
+TEST_F(SchedulerTest, WhoTakesASlotIsInTheStepAfterTheOneInFlight) {
+  Start(4096, {.max_running = 4, .step_tokens = 64, .chunk_tokens = 64});
+  for (int i = 0; i < 8; ++i) Add(8, 1000, "flood");
+  for (int i = 0; i < 3; ++i) PlanAndCollect();
+  const ScheduledStep in_flight = Plan();
+  const Sequence* other = Add(8, 4, "other");
+  EXPECT_TRUE(Plan().empty());
+  EXPECT_TRUE(Plan().empty());
+  EXPECT_EQ(scheduler_->preemptions(), 1);
+  Collect(in_flight);
+  const ScheduledStep step = PlanAndCollect();
+  EXPECT_EQ(step.decode_rows, 3);
+  EXPECT_THAT(step.admitted, ElementsAre(other));
+}
+
+TEST_F(SchedulerTest, ATenantThatHoldsAllSlotsGivesOneUpToOneThatWasServedMoreRows) {
+  Start(4096, {.max_running = 4, .step_tokens = 64, .chunk_tokens = 64});
+  for (int i = 0; i < 8; ++i) Add(8, 1000, "flood");
+  for (int i = 0; i < 3; ++i) PlanAndCollect();
+  for (int i = 0; i < 5; ++i) {
+    const Sequence* other = Add(150, 1, "other");
+    for (int steps = 0; other->state != SequenceState::kFinished; ++steps) {
+      ASSERT_LT(steps, 6);  // the flood's own rows, four a step, would take forty to be as many
+      PlanAndCollect();
+    }
+  }
+}
+
+TEST_F(SchedulerTest, WhatIsAboutToBeFreeGoesToTheTenantThatRunsFewer) {
+  Start(4096, {.max_running = 4, .step_tokens = 64, .chunk_tokens = 64});
+  for (int i = 0; i < 3; ++i) Add(8, 1000, "flood");
+  Sequence* ending = Add(8, 1000, "flood");
+  for (int i = 0; i < 4; ++i) Add(8, 1000, "flood");
+  for (int i = 0; i < 3; ++i) PlanAndCollect();
+  const ScheduledStep in_flight = Plan();
+  Remove(ending);
+  const Sequence* other = Add(8, 4, "other");
+  other->tenant->served_rows = 100'000;
+  EXPECT_TRUE(Plan().empty());
+  Collect(in_flight);
+  EXPECT_THAT(Plan().admitted, ElementsAre(other));
+  EXPECT_EQ(scheduler_->preemptions(), 0);
+}
+
+TEST_F(SchedulerTest, NobodyOfALowerClassPassesWhoWaitsForASlot) {
+  Start(4096, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64});
+  for (int i = 0; i < 2; ++i) Add(8, 1000, "flood");
+  PlanAndCollect();
+  Add(8, 1000, "flood", 1);
+  const Sequence* other = Add(8, 4, "other");
+  for (int i = 0; i < 5; ++i) PlanAndCollect();
+  EXPECT_EQ(other->state, SequenceState::kWaiting);
+  EXPECT_EQ(scheduler_->preemptions(), 0);
+}
+
+TEST_F(SchedulerTest, WhoWaitsForMemoryIsPassedByATenantThatRunsFewer) {
+  Start(64, {.max_running = 8, .step_tokens = 2048, .chunk_tokens = 2048, .policy = {.prefix_cache = false}});
+  for (int i = 0; i < 2; ++i) Add(16 * 20, 1000, "flood");
+  PlanAndCollect();
+  const Sequence* large = Add(16 * 40, 1000, "flood");
+  const Sequence* other = Add(64, 1, "other");
+  other->tenant->served_rows = 100'000;
+  EXPECT_THAT(PlanAndCollect().admitted, ElementsAre(other));
+  EXPECT_EQ(large->state, SequenceState::kWaiting);
 }
 
 TEST_F(SchedulerTest, ALongLineDoesNotComeBeforeAnotherTenantForItsAge) {

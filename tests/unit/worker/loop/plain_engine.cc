@@ -88,6 +88,7 @@ bool PlainEngine::HasSlot() const {
 }
 
 PlainPlan PlainEngine::Plan(int64_t now_ns) {
+  if (ReclaimSlot(now_ns)) return {};
   ++plan_;
   for (auto& [id, item] : items_) {
     if (item.state == State::kHeld && releasing_.contains(item.first)) item.state = State::kWaiting;
@@ -99,6 +100,19 @@ PlainPlan PlainEngine::Plan(int64_t now_ns) {
   PlanChunks(now_ns, &plan, &step);
   if (!step.rows.empty()) in_flight_.push_back(std::move(step));
   return plan;
+}
+
+bool PlainEngine::ReclaimSlot(int64_t now_ns) {
+  if (HasSlot()) return false;
+  const Item* prefill = NextPrefill({});
+  for (Item* item = NextWaiting(now_ns, nullptr); item != nullptr; item = NextWaiting(now_ns, item)) {
+    Item* victim = VictimFor(*item, {});
+    if (victim == nullptr || (prefill != nullptr && !GoesBefore(*item, *prefill))) continue;
+    claimant_ = item->id;
+    if (!SomeWillFree()) Preempt(victim);
+    return !HasSlot();
+  }
+  return false;
 }
 
 void PlainEngine::PlanDecodes(PlainPlan* plan, Step* step) {
@@ -134,14 +148,11 @@ void PlainEngine::PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step) {
   // Rows of tenants that flood, and of the others.
   int32_t flood_rows = 0, light_rows = 0;
   const bool last_was_short = std::exchange(is_short_, false);
-  bool admits = true;
+  const Item* refused = nullptr;
   while (budget > 0) {
     Item* running = NextPrefill(planned);
-    Item* waiting = admits ? NextWaiting(now_ns) : nullptr;
-    const auto before = [this](const Item& item) {
-      return std::tuple(-item.spec.priority, served_.at(item.spec.tenant), RunningOf(item.spec.tenant));
-    };
-    const bool admit = waiting != nullptr && (running == nullptr || before(*waiting) < before(*running));
+    Item* waiting = NextWaiting(now_ns, refused);
+    const bool admit = waiting != nullptr && (running == nullptr || GoesBefore(*waiting, *running));
     Item* item = admit ? waiting : running;
     if (item == nullptr) return;
     int32_t most = std::min(budget, config_.chunk_tokens);
@@ -152,8 +163,10 @@ void PlainEngine::PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step) {
       return;
     }
     if (admit) {
-      admits = Admit(item, admitted, now_ns, plan);
-      if (!admits) continue;
+      if (!Admit(item, admitted, now_ns, plan)) {
+        refused = item;
+        continue;
+      }
       admitted.insert(item->id);
     }
     planned.insert(item->id);
@@ -187,22 +200,35 @@ void PlainEngine::AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* 
   }
 }
 
-PlainEngine::Item* PlainEngine::NextWaiting(int64_t now_ns) {
+bool PlainEngine::GoesBefore(const Item& waiting, const Item& running) const {
+  const auto rank = [this](const Item& item) {
+    return std::tuple(-item.spec.priority, served_.at(item.spec.tenant), RunningOf(item.spec.tenant));
+  };
+  return rank(waiting) < rank(running);
+}
+
+PlainEngine::Item* PlainEngine::NextWaiting(int64_t now_ns, const Item* refused) {
+  if (refused == nullptr && claimant_ != 0) return &items_.at(claimant_);
   // The head of each tenant's line of a class; items are in the order of ids.
   std::map<std::pair<std::string, int32_t>, Item*> heads;
   for (auto& [id, item] : items_) {
     if (item.state == State::kWaiting) heads.try_emplace({item.spec.tenant, item.spec.priority}, &item);
   }
   Item* next = nullptr;
-  const auto rank = [&](const Item& item) {
+  const auto class_of = [&](const Item& item) {
     int64_t since_ns = item.spec.arrival_ns;
     const auto admitted = admitted_ns_.find({item.spec.tenant, item.spec.priority});
     if (admitted != admitted_ns_.end()) since_ns = std::max(since_ns, admitted->second);
-    const int64_t ages = (now_ns - since_ns) / WaitingQueue::kAgeingNs;
-    return std::tuple(-(item.spec.priority + ages), served_.at(item.spec.tenant), RunningOf(item.spec.tenant),
-                      item.id);
+    return item.spec.priority + (now_ns - since_ns) / WaitingQueue::kAgeingNs;
+  };
+  const auto rank = [&](const Item& item) {
+    return std::tuple(-class_of(item), served_.at(item.spec.tenant), RunningOf(item.spec.tenant), item.id);
   };
   for (const auto& [line, head] : heads) {
+    // Who passes another runs at least two fewer, and is of no lower class.
+    if (refused != nullptr && (RunningOf(head->spec.tenant) + 2 > RunningOf(refused->spec.tenant) ||
+                               class_of(*head) < class_of(*refused)))
+      continue;
     if (next == nullptr || rank(*head) < rank(*next)) next = head;
   }
   return next;
@@ -223,21 +249,12 @@ PlainEngine::Item* PlainEngine::NextPrefill(const std::set<SequenceId>& planned)
 
 bool PlainEngine::Admit(Item* item, const std::set<SequenceId>& admitted, int64_t now_ns, PlainPlan* plan) {
   while (!HasSlot() || !TakeBlocks(item, plan)) {
-    if (SomeWillFree()) return false;
-    // The youngest of the tenant that runs most.
-    Item* victim = nullptr;
-    int32_t most = RunningOf(item->spec.tenant) + 1;
-    const std::vector<Item*> running = Running();
-    for (auto it = running.rbegin(); it != running.rend(); ++it) {
-      const int32_t share = RunningOf((*it)->spec.tenant);
-      if ((*it)->is_protected() || (*it)->spec.priority > item->spec.priority || share <= most) continue;
-      if (admitted.contains((*it)->id)) continue;
-      victim = *it;
-      most = share;
-    }
+    Item* victim = SomeWillFree() ? nullptr : VictimFor(*item, admitted);
     if (victim == nullptr) return false;
+    claimant_ = item->id;
     Preempt(victim);
   }
+  if (claimant_ == item->id) claimant_ = 0;
   item->state = State::kRunning;
   item->has_slot = true;
   item->lends_from = -1;
@@ -245,6 +262,20 @@ bool PlainEngine::Admit(Item* item, const std::set<SequenceId>& admitted, int64_
   admitted_ns_[{item->spec.tenant, item->spec.priority}] = now_ns;
   ForgetEmptyLines();
   return true;
+}
+
+PlainEngine::Item* PlainEngine::VictimFor(const Item& item, const std::set<SequenceId>& admitted) {
+  Item* victim = nullptr;
+  int32_t most = RunningOf(item.spec.tenant) + 1;
+  const std::vector<Item*> running = Running();
+  for (auto it = running.rbegin(); it != running.rend(); ++it) {
+    const int32_t share = RunningOf((*it)->spec.tenant);
+    if ((*it)->is_protected() || (*it)->spec.priority > item.spec.priority || share <= most) continue;
+    if (admitted.contains((*it)->id)) continue;
+    victim = *it;
+    most = share;
+  }
+  return victim;
 }
 
 bool PlainEngine::TakeBlocks(Item* item, PlainPlan* plan) {
@@ -334,6 +365,7 @@ void PlainEngine::Publish(Item* item) {
 void PlainEngine::Finish(Item* item) {
   if (item->num_choices > 1 && item->state != State::kHeld) ReleaseChoices(item->first);
   item->state = State::kFinished;
+  if (claimant_ == item->id) claimant_ = 0;
   ForgetEmptyLines();
   LeaveTenant(item->spec.tenant);
 }

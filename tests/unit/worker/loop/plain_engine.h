@@ -105,12 +105,18 @@ class PlainEngine {
   bool HasSlot() const;
 
   PlainPlan Plan(int64_t now_ns);
+  bool ReclaimSlot(int64_t now_ns);
   void PlanDecodes(PlainPlan* plan, Step* step);
   void PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step);
   // Whether a tenant has more prompt tokens left than a step takes rows.
   bool Floods(const std::string& tenant) const;
   void AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* plan, Step* step);
-  Item* NextWaiting(int64_t now_ns);
+  // Whether it may go before one that runs, as long as that has something of its prompt left.
+  bool GoesBefore(const Item& waiting, const Item& running) const;
+  // `refused`: who came before and has to wait, or null.
+  Item* NextWaiting(int64_t now_ns, const Item* refused);
+  // The youngest of the tenant that runs most, at least two more than the item's; or null.
+  Item* VictimFor(const Item& item, const std::set<SequenceId>& admitted);
   Item* NextPrefill(const std::set<SequenceId>& planned);
   bool Admit(Item* item, const std::set<SequenceId>& admitted, int64_t now_ns, PlainPlan* plan);
   bool TakeBlocks(Item* item, PlainPlan* plan);
@@ -151,6 +157,7 @@ class PlainEngine {
   int64_t last_node_ = 0;
   // Who lacked memory last, and how much: not looked at again before so much is there.
   SequenceId refused_ = 0;
+  SequenceId claimant_ = 0;  // waits for what another tenant gives up
   int32_t refused_missing_ = 0;
   bool is_short_ = false;  // the last step, so that others' short prompts are done soon
 
