@@ -34,7 +34,7 @@ void RunningSet::Remove(Sequence* sequence) {
 Sequence* RunningSet::NextPrefill(const std::vector<Sequence*>& planned) const {
   Sequence* next = nullptr;
   const auto rank = [](const Sequence& s) {
-    return std::tuple(-int64_t{s.spec.priority}, s.tenant->served_rows, s.tenant->running, s.id);
+    return std::tuple(-int64_t{s.spec.priority}, s.tenant->served_rows(), s.tenant->running, s.id);
   };
   for (Sequence* sequence : sequences_) {
     if (sequence->prefill_planned() || Contains(planned, sequence)) continue;

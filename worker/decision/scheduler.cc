@@ -15,7 +15,7 @@ constexpr int32_t kWatermarkShare = 100;
 
 bool GoesBefore(const Sequence& waiting, const Sequence& running) {
   const auto rank = [](const Sequence& s) {
-    return std::tuple(-int64_t{s.spec.priority}, s.tenant->served_rows, s.tenant->running);
+    return std::tuple(-int64_t{s.spec.priority}, s.tenant->served_rows(), s.tenant->running);
   };
   return rank(waiting) < rank(running);
 }
@@ -360,7 +360,7 @@ void Scheduler::AddSegment(Segment segment, Sequence* sequence, ScheduledStep* s
   if (sequence->planned_rows >= sequence->prompt_tokens()) forks_.OnPromptPlanned(sequence);
   sequence->planned_tokens += segment.num_outputs;
   ++sequence->steps_in_flight;
-  sequence->tenant->served_rows += segment.num_rows;
+  tenants_.Serve(sequence->tenant, segment.num_rows);
 }
 
 void Scheduler::Preempt(Sequence* sequence) {

@@ -56,7 +56,7 @@ Sequence* WaitingQueue::First(int64_t now_ns, const Condition& may_be_next) cons
     Sequence* head = line.sequences.begin()->second;
     const int64_t head_class = ClassOf(*head, line, now_ns);
     if (!may_be_next(*head, head_class)) continue;
-    const Rank rank(-head_class, head->tenant->served_rows, head->tenant->running, head->id);
+    const Rank rank(-head_class, head->tenant->served_rows(), head->tenant->running, head->id);
     if (first == nullptr || rank < smallest) {
       first = head;
       smallest = rank;

@@ -371,7 +371,7 @@ TEST_F(SchedulerTest, WhatIsAboutToBeFreeGoesToTheTenantThatRunsFewer) {
   const ScheduledStep in_flight = Plan();
   Remove(ending);
   const Sequence* other = Add(8, 4, "other");
-  other->tenant->served_rows = 100'000;
+  other->tenant->rows = 100'000;
   EXPECT_TRUE(Plan().empty());
   Collect(in_flight);
   EXPECT_THAT(Plan().admitted, ElementsAre(other));
@@ -395,9 +395,25 @@ TEST_F(SchedulerTest, WhoWaitsForMemoryIsPassedByATenantThatRunsFewer) {
   PlanAndCollect();
   const Sequence* large = Add(16 * 40, 1000, "flood");
   const Sequence* other = Add(64, 1, "other");
-  other->tenant->served_rows = 100'000;
+  other->tenant->rows = 100'000;
   EXPECT_THAT(PlanAndCollect().admitted, ElementsAre(other));
   EXPECT_EQ(large->state, SequenceState::kWaiting);
+}
+
+TEST_F(SchedulerTest, ATenantThatWantedLittleForLongHasSavedUpTwoStepsAndNoMore) {
+  Start(4096, {.max_running = 8, .step_tokens = 64, .chunk_tokens = 64});
+  Add(8, 1000, "little");
+  for (int i = 0; i < 4; ++i) Add(4000, 4, "much");
+  for (int i = 0; i < 100; ++i) PlanAndCollect();
+  for (int i = 0; i < 4; ++i) Add(4000, 4, "little");
+  int32_t rows = 0;
+  for (int i = 0; i < 10; ++i) {
+    const ScheduledStep step = PlanAndCollect();
+    for (size_t s = 0; s < step.sequences.size(); ++s) {
+      if (step.sequences[s]->spec.tenant == "much") rows += step.plan.segments[s].num_rows;
+    }
+  }
+  EXPECT_GE(rows, 4 * 63);  // of 10 * 64: half of what comes after the two
 }
 
 TEST_F(SchedulerTest, ALongLineDoesNotComeBeforeAnotherTenantForItsAge) {

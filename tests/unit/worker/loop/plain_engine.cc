@@ -194,6 +194,9 @@ void PlainEngine::AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* 
   item->promised += outputs;
   ++item->in_flight;
   served_.at(item->spec.tenant) += rows;
+  // Nobody is more than two steps behind the most served of those that were active together.
+  most_served_ = std::max(most_served_, served_.at(item->spec.tenant));
+  for (auto& [tenant, served] : served_) served = std::max(served, most_served_ - 2 * config_.step_tokens);
   if (item->num_choices > 1 && item->planned >= item->prompt() && item->lends_from < 0) {
     item->lends_from = plan_ + 1;
     ReleaseChoices(item->first);
@@ -448,12 +451,16 @@ bool PlainEngine::IsReachable(int64_t node) const {
 void PlainEngine::EnterTenant(const std::string& tenant) {
   int64_t least = active_.empty() ? 0 : INT64_MAX;
   for (const auto& [name, count] : active_) least = std::min(least, served_.at(name));
-  if (active_[tenant]++ == 0) served_[tenant] = std::max(served_[tenant], least - config_.step_tokens);
+  if (active_[tenant]++ > 0) return;
+  served_[tenant] =
+      std::max({served_[tenant], least - config_.step_tokens, most_served_ - 2 * config_.step_tokens});
 }
 
 void PlainEngine::LeaveTenant(const std::string& tenant) {
   if (--active_.at(tenant) == 0) active_.erase(tenant);
-  if (active_.empty()) served_.clear();
+  if (!active_.empty()) return;
+  served_.clear();
+  most_served_ = 0;
 }
 
 void PlainEngine::ForgetEmptyLines() {

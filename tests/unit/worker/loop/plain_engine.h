@@ -161,7 +161,8 @@ class PlainEngine {
   int32_t refused_missing_ = 0;
   bool is_short_ = false;  // the last step, so that others' short prompts are done soon
 
-  std::map<std::string, int64_t> served_;                           // rows, by tenant
+  std::map<std::string, int64_t> served_;  // rows, by tenant
+  int64_t most_served_ = 0;
   std::map<std::string, int32_t> active_;                           // sequences, by tenant
   std::map<std::pair<std::string, int32_t>, int64_t> admitted_ns_;  // of a tenant's class that waits
 };
