@@ -7,6 +7,7 @@
 
 #include "absl/hash/hash.h"
 #include "common/check.h"
+#include "common/hash.h"
 
 namespace ridge::worker {
 namespace {
@@ -20,13 +21,13 @@ uint64_t Fold(uint64_t a, uint64_t b) {
 }
 
 // Of a node's continuation with kBlockTokens tokens, two at a time. No token makes a factor of a product 0:
-// their upper bits are. Of a chain's beginning the salt counts too.
-uint64_t HashOf(uint64_t parent, const std::string& salt, const TokenId* tokens) {
+// their upper bits are. Of a chain's beginning the salt counts too. Without the secret nobody can choose
+// tokens whose hashes end alike, which would make look-ups long.
+uint64_t HashOf(uint64_t secret, uint64_t parent, const std::string& salt, const TokenId* tokens) {
   static_assert(kBlockTokens == 16 && sizeof(TokenId) == 4);
   constexpr uint64_t kKeys[] = {0xA0761D6478BD642Fu, 0xE7037ED1A0B428DBu, 0x8EBC6AF09C88C6E3u,
                                 0xD6E8FEB86659FD93u};
-  const uint64_t seed =
-      Fold((parent == 0 ? absl::HashOf(salt) : parent) ^ 0x9E3779B97F4A7C15u, 0xBF58476D1CE4E5B9u);
+  const uint64_t seed = Fold((parent == 0 ? absl::HashOf(salt) : parent) ^ secret, 0xBF58476D1CE4E5B9u);
   uint64_t words[8];
   std::memcpy(words, tokens, sizeof(words));
   uint64_t sum = 0;
@@ -38,6 +39,7 @@ uint64_t HashOf(uint64_t parent, const std::string& salt, const TokenId* tokens)
 
 PrefixCache::PrefixCache(BlockPool* pool)
     : pool_(pool),
+      secret_(RandomUint64()),
       index_(std::bit_ceil(2 * static_cast<size_t>(pool->num_blocks()))),
       nodes_(pool->num_blocks()),
       salts_(pool->num_blocks()) {
@@ -101,7 +103,7 @@ BlockId PrefixCache::Lookup(const ChainNode& parent, const TokenId* tokens) cons
     if (node.child >= 0 && has_tokens(node.child)) return node.child;
     if (node.indexed_children == 0) return -1;
   }
-  const uint64_t hash = HashOf(parent.id, parent.salt, tokens);
+  const uint64_t hash = HashOf(secret_, parent.id, parent.salt, tokens);
   for (size_t place = PlaceOf(hash); index_[place].block >= 0; place = After(place)) {
     if (index_[place].tag != static_cast<uint32_t>(hash)) continue;
     const BlockId block = index_[place].block;
@@ -127,7 +129,7 @@ void PrefixCache::Insert(const ChainNode& parent, const TokenId* tokens, BlockId
   if (node.is_indexed) {
     if (parent.id == 0) salts_[block] = parent.salt;
     if (parent.id != 0) ++nodes_[parent.block].indexed_children;
-    node.hash = HashOf(parent.id, parent.salt, tokens);
+    node.hash = HashOf(secret_, parent.id, parent.salt, tokens);
     AddToIndex(block);
   } else {
     nodes_[parent.block].child = block;

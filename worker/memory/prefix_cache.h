@@ -94,6 +94,7 @@ class PrefixCache {
   void Forget(absl::Span<const BlockId> blocks);
 
   BlockPool* const pool_;
+  const uint64_t secret_;           // of the hashes; what is found does not depend on it
   uint64_t next_id_ = 1;            // never reused: what continued an evicted block is not found again
   std::vector<Place> index_;        // a power of two, at least twice as many as there are blocks
   std::vector<Node> nodes_;         // of each block
