@@ -1,7 +1,9 @@
 #include "common/process.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -10,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
+#include "common/logging.h"
 
 namespace ridge {
 namespace {
@@ -45,12 +48,21 @@ bool Keep(int signal) {
   return true;
 }
 
+// Nothing may keep the process from ending, such as a full pipe that nobody reads.
+bool CanLog() {
+  pollfd log{STDERR_FILENO, POLLOUT, 0};
+  return poll(&log, 1, 0) == 1 && (log.revents & POLLOUT) != 0;
+}
+
 void WatchSignals() {
   const sigset_t signals = TerminationSignals();
   int signal = 0;
-  do {
+  bool drains = false;
+  for (;; drains = true) {
     sigwait(&signals, &signal);
-  } while (Keep(signal));
+    if (!Keep(signal)) break;
+  }
+  if (drains && CanLog()) LogWarning("signal {} while draining: open streams are cut off at once", signal);
   // The signal's own default, so that whoever started the process sees what ended it.
   std::signal(signal, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);

@@ -10,7 +10,7 @@ namespace ridge {
 void InstallTermination();
 
 // Once, when there is something to stop in order: from here on the first signal is kept for
-// WaitForTermination, and a second one ends the process at once.
+// WaitForTermination, and a second one ends the process at once, with a warning in the log.
 void HoldTermination();
 
 // Blocks until SIGTERM or SIGINT arrives; returns its number. After HoldTermination.

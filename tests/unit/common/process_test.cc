@@ -1,5 +1,6 @@
 #include "common/process.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -7,6 +8,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+
+#include "common/logging.h"
 
 namespace ridge {
 namespace {
@@ -24,6 +27,7 @@ TEST(TerminationDeathTest, WaitReturnsTheSignal) {
 }
 
 void RaiseTwice() {
+  InitLogging("test", "warning");
   InstallTermination();
   HoldTermination();
   kill(getpid(), SIGTERM);
@@ -33,7 +37,21 @@ void RaiseTwice() {
 }
 
 TEST(TerminationDeathTest, ASecondSignalEndsTheProcess) {
-  EXPECT_EXIT(RaiseTwice(), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(RaiseTwice(), testing::KilledBySignal(SIGTERM), "signal 15 while draining");
+}
+
+void RaiseTwiceWithAFullLog() {
+  int ends[2];
+  if (pipe2(ends, O_NONBLOCK) != 0) std::exit(2);
+  while (write(ends[1], "x", 1) == 1) {
+  }
+  fcntl(ends[1], F_SETFL, 0);
+  dup2(ends[1], STDERR_FILENO);
+  RaiseTwice();
+}
+
+TEST(TerminationDeathTest, ALogThatNobodyReadsDoesNotKeepItFromEnding) {
+  EXPECT_EXIT(RaiseTwiceWithAFullLog(), testing::KilledBySignal(SIGTERM), "");
 }
 
 void WaitForASignalWhileStarting(int signal) {
