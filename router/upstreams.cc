@@ -231,8 +231,8 @@ void Upstreams::Notify() {
   for (size_t i = 0; i < loads.size(); ++i) {
     if (differs[i] && !last_differs_[i]) {
       LogWarning(
-          "worker {} gets no requests: its numerics id {} and context {} are not those of most workers "
-          "with model {}",
+          "worker {} gets no requests: its numerics id {} and context {} are not those of the workers in use "
+          "with model {}, the most that agree or the first in --workers",
           upstreams_[i]->address(), loads[i].numerics_id, loads[i].context_length, loads[i].model);
     }
   }
