@@ -14,10 +14,10 @@ namespace ridge::worker {
 
 class Padding {
  public:
-  // A batch begins; so many tokens are known of its longest sequence, and so many may come.
-  void BeginBatch(int32_t known_tokens, int32_t new_tokens) {
+  // A batch begins; so many tokens are known of its longest sequence, and each has memory for so many.
+  void BeginBatch(int32_t known_tokens, int32_t batch_tokens) {
     width_ = known_tokens;
-    batch_tokens_ = known_tokens + new_tokens - 1;
+    batch_tokens_ = batch_tokens;
   }
 
   // Positions that each sequence of the batch has memory for.

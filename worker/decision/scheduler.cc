@@ -246,23 +246,28 @@ void Scheduler::AdmitBatch(int64_t now_ns, ScheduledStep* step) {
   std::vector<Sequence*> batch;
   int32_t known = 0;
   int32_t output = 0;
+  int32_t width = 0;
   while (static_cast<int32_t>(batch.size()) < slots_.count()) {
     Sequence* next = waiting_.Next(now_ns);
     if (next == nullptr) break;
     const int32_t longest = std::max(known, next->known_tokens());
     const int32_t most =
         std::max(output, next->spec.max_tokens - static_cast<int32_t>(next->generated.size()));
-    const int64_t blocks =
-        int64_t{BlocksForTokens(longest + most - 1)} * static_cast<int64_t>(batch.size() + 1);
+    // One's long prompt and another's long output may be more than any sequence has positions.
+    const auto tokens = static_cast<int32_t>(
+        std::min(int64_t{longest} + most - 1,
+                 config_.slot_tokens > 0 ? int64_t{config_.slot_tokens} : int64_t{INT32_MAX}));
+    const int64_t blocks = int64_t{BlocksForTokens(tokens)} * static_cast<int64_t>(batch.size() + 1);
     if (config_.policy.memory == MemoryPolicy::kPadded && !batch.empty() &&
         blocks > pool_->available_blocks())
       break;
     known = longest;
     output = most;
+    width = tokens;
     waiting_.Remove(next);
     batch.push_back(next);
   }
-  padding_.BeginBatch(known, output);
+  padding_.BeginBatch(known, width);
   for (Sequence* sequence : batch) waiting_.Add(sequence);
   for (Sequence* sequence : batch) {
     if (!Admit(sequence, step)) break;
@@ -376,39 +381,6 @@ void Scheduler::GiveBack(Sequence* sequence) {
   pool_->Release(sequence->blocks);
   sequence->blocks.clear();
   slots_.GiveBack(std::exchange(sequence->slot, -1));
-}
-
-void Scheduler::CheckInvariant(const std::vector<const Sequence*>& sequences) const {
-  std::vector<int32_t> readers(pool_->num_blocks(), 0);
-  std::vector<bool> slot_taken(slots_.count(), false);
-  for (SlotId slot : slots_.free()) {
-    RIDGE_CHECK(!slot_taken[slot]);
-    slot_taken[slot] = true;
-  }
-  for (const Slots::Held& held : slots_.held()) {
-    RIDGE_CHECK(!slot_taken[held.slot]);
-    slot_taken[held.slot] = true;
-    for (BlockId block : held.blocks) ++readers[block];
-  }
-  int32_t waiting = 0;
-  int32_t running = 0;
-  for (const Sequence* sequence : sequences) {
-    waiting += sequence->state == SequenceState::kWaiting;
-    running += sequence->state == SequenceState::kRunning;
-    for (BlockId block : sequence->blocks) ++readers[block];
-    if (sequence->state == SequenceState::kWaiting) {
-      RIDGE_CHECK(sequence->slot < 0 && sequence->blocks.empty() && sequence->steps_in_flight == 0);
-      continue;
-    }
-    RIDGE_CHECK(sequence->slot >= 0 && !slot_taken[sequence->slot]);
-    slot_taken[sequence->slot] = true;
-    RIDGE_CHECK(sequence->collected_rows <= sequence->planned_rows);
-    RIDGE_CHECK(BlocksForTokens(sequence->planned_rows) <= static_cast<int32_t>(sequence->blocks.size()));
-  }
-  RIDGE_CHECK(std::find(slot_taken.begin(), slot_taken.end(), false) == slot_taken.end());
-  RIDGE_CHECK(waiting == num_waiting() && running == num_running());
-  RIDGE_CHECK(static_cast<int32_t>(sequences.size()) == waiting + running + unsettled_);
-  pool_->CheckInvariant(readers);
 }
 
 bool Scheduler::SomeWillFree() const {

@@ -41,7 +41,7 @@ struct SchedulerConfig {
   int32_t step_tokens;       // rows of one step; >= max_running
   int32_t chunk_tokens;      // most prefill rows of one sequence in a step where prompts are cut; >= 1
   EnginePolicy policy = {};  // the backend's part is not looked at
-  int32_t slot_tokens = 0;   // memory of one slot, where the policy is kSlots
+  int32_t slot_tokens = 0;   // most positions of a sequence; 0: no limit, but kSlots needs one
 };
 
 // A step and who is in it.

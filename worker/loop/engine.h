@@ -29,7 +29,7 @@ struct EngineConfig {
   int64_t max_queued_tokens = INT64_MAX;    // prompt tokens that wait; one request always may
   int64_t queue_timeout_ns = INT64_MAX;     // for the first admission; who waited longer is refused
   EnginePolicy policy = {};                 // of its launch the number of steps in flight is the engine's
-  int32_t max_context = 0;                  // tokens of a slot, where memory is by slots
+  int32_t max_context = 0;                  // most tokens of a sequence: of a slot, where memory is by slots
 };
 
 // Whether a sequence of this many prompt and generated tokens can ever run in such an engine: where it

@@ -474,6 +474,26 @@ TEST_F(SchedulerTest, ANewcomersPromptOfLittleMoreThanAStepIsNotInterrupted) {
   EXPECT_EQ(other->generated.size(), 1u);
 }
 
+TEST_F(SchedulerTest, ABatchIsNoWiderThanTheContext) {
+  Start(64, {.max_running = 2,
+             .step_tokens = 64,
+             .chunk_tokens = 64,
+             .policy = PresetPolicy("batched"),
+             .slot_tokens = 64});
+  Sequence* long_prompt = Add(60, 4);
+  Sequence* long_output = Add(4, 60);
+  int32_t widest = 0;
+  while (long_output->state != SequenceState::kFinished) {
+    const ScheduledStep step = PlanAndCollect();
+    if (!step.admitted.empty()) {
+      EXPECT_EQ(long_prompt->blocks.size(), 4u);
+      EXPECT_EQ(long_output->blocks.size(), 4u);
+    }
+    widest = std::max(widest, step.plan.padded_width);
+  }
+  EXPECT_EQ(widest, 64);
+}
+
 TEST_F(SchedulerTest, APriorityGoesFirstAndAgeingCatchesUp) {
   Start(64, {.max_running = 1, .step_tokens = 64, .chunk_tokens = 64});
   Sequence* running = Add(8, 2);

@@ -1,7 +1,7 @@
-// A million random operations on the engine and on its plain reference (plain_engine.h): after each, both
+// Random operations on the engine and on its plain reference (plain_engine.h): after each, both
 // have planned the same rows in the same blocks, preempted, found and evicted the same.
 //
-// RIDGE_TEST_OPERATIONS says how many operations (1,000,000); a failure names its seed.
+// RIDGE_TEST_OPERATIONS says how many operations (250,000); a failure names its seed.
 #include <cstdlib>
 #include <map>
 #include <memory>
