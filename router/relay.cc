@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kTimerTolerance(50);
 }  // namespace
 
 Attempt::Attempt(Lease lease, const grpc::CallbackServerContext& client) : lease_(std::move(lease)) {
-  context_.set_deadline(client.deadline());
+  context_.set_deadline(DeadlineOf(client));
   lease_.upstream()->Opened(this);
 }
 
@@ -72,7 +72,7 @@ void Relay::Stop(const grpc::Status& why) {
 }
 
 void Relay::ClientLeft() {
-  Stop(ToGrpc(CancelledStatus(arrival_, client_->deadline(), std::chrono::system_clock::now())));
+  Stop(ToGrpc(CancelledStatus(arrival_, DeadlineOf(*client_), std::chrono::system_clock::now())));
 }
 
 bool Relay::IsLoss(const grpc::Status& status) {
@@ -121,7 +121,7 @@ void Relay::AttemptEnded(const grpc::Status& status) {
     return;
   }
   if (status.error_code() == grpc::StatusCode::CANCELLED &&
-      std::chrono::system_clock::now() >= client_->deadline() - kTimerTolerance) {
+      std::chrono::system_clock::now() >= DeadlineOf(*client_) - kTimerTolerance) {
     // No loss: the deadline passed at the worker first.
     End(grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the deadline passed"));
     return;

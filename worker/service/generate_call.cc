@@ -16,8 +16,7 @@ constexpr size_t kMaxTenantBytes = 256;  // of a tenant's name or salt
 
 // gRPC's deadline is on the wall clock; the engine's on its own.
 int64_t DeadlineNs(WallTime deadline, WallTime now, int64_t now_ns) {
-  // Without a deadline it is the end of time, which has no difference to now.
-  if (deadline >= now + std::chrono::hours(24 * 365)) return INT64_MAX;
+  if (deadline == WallTime::max()) return INT64_MAX;
   return now_ns + std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - now).count();
 }
 
@@ -66,7 +65,7 @@ GenerateCall::GenerateCall(const CallEnvironment& environment, Envelope envelope
       context_(context),
       arrival_ns_(environment.clock->NowNs()),
       arrival_(std::chrono::system_clock::now()),
-      deadline_(context->deadline()),
+      deadline_(DeadlineOf(*context)),
       deadline_ns_(DeadlineNs(deadline_, arrival_, arrival_ns_)) {}
 
 GenerateCall* GenerateCall::Start(const CallEnvironment& environment, Envelope envelope,

@@ -177,6 +177,21 @@ TEST_F(InferenceServiceTest, ACancelledSequenceGivesItsMemoryBack) {
   EXPECT_EQ(Finished("cancelled"), 1);
 }
 
+TEST_F(InferenceServiceTest, ADeadlineAtTheEndOfTimeIsNone) {
+  for (const int64_t years : {200, 300, 10'000}) {
+    grpc::ClientContext context;
+    gpr_timespec deadline = gpr_now(GPR_CLOCK_REALTIME);
+    deadline.tv_sec += years * 365 * 24 * 3600;
+    context.set_deadline(deadline);
+    const auto reader = inference_->Generate(
+        &context, FromText<v1::GenerateRequest>(std::string(kPromptText) + "max_tokens: 2"));
+    for (v1::GenerateResponse message; reader->Read(&message);) {
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok()) << years << ": " << status.error_message();
+  }
+}
+
 TEST_F(InferenceServiceTest, ADeadlineEndsTheSequence) {
   backend_.Allow(0);
   const v1::GenerateRequest request =
@@ -337,7 +352,8 @@ TEST_F(InferenceServiceTest, GetModelOfAnotherModelIsNotFound) {
 class FullQueueTest : public ServiceTest {
  protected:
   FullQueueTest()
-      : ServiceTest({.num_blocks = kNumBlocks, .max_running = 1, .step_tokens = 64, .max_queued_requests = 1}) {}
+      : ServiceTest(
+            {.num_blocks = kNumBlocks, .max_running = 1, .step_tokens = 64, .max_queued_requests = 1}) {}
 };
 
 TEST_F(FullQueueTest, SaysWhenToTryAgainInTrailerAndDetails) {
