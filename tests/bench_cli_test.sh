@@ -58,6 +58,8 @@ bench 1 "--cancelled_share: needs --target" replay --model=synthetic:qwen2.5-1.5
 echo '{"timestamp":0,"input_length":40000,"output_length":8}' >"$work/long.jsonl"
 bench 1 "--most_tokens: the longest request has 40008 tokens, more than the context of 32768; 32768 leaves such out" \
   replay "${on[@]}" --mooncake="$work/long.jsonl"
+printf '{"timestamp":9,"input_length":8,"output_length":2}\n%.0s' 1 2 3 >"$work/once.jsonl"
+bench 0 "at its own times: served" replay "${on[@]}" --mooncake="$work/once.jsonl"
 bench 1 "--target: give it" replay --workload="$work/w.jsonl" --out="$work/out"
 
 bench 1 "--b: required" parity --a="$work/out/ridge"

@@ -2,12 +2,16 @@
 //
 // Commands come on stdin, one a line, so that a script can take turns with another program; each is answered
 // by one line of JSON on stdout.
-//   probe                         bytes a second at which the threads read as much memory as the weights take
-//   prefill TOKENS                one sequence's prompt in steps of at most 512 rows
-//   decode BATCH CONTEXT STEPS    as many sequences of that many tokens generate STEPS tokens each; the
-//   median step decode_at POSITION CONTEXT STEPS    one sequence of CONTEXT tokens generates from an earlier
-//   position on, so
-//                                       that different lengths are compared without a new prefill
+//
+//   probe
+//     bytes a second at which the threads read as much memory as the weights take
+//   prefill TOKENS
+//     one sequence's prompt in steps of at most 512 rows
+//   decode BATCH CONTEXT STEPS
+//     as many sequences of that many tokens generate STEPS tokens each; the median step
+//   decode_at POSITION CONTEXT STEPS
+//     one sequence of CONTEXT tokens generates from an earlier position on, so that different lengths are
+//     compared without a new prefill
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

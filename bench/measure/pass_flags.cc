@@ -152,7 +152,7 @@ absl::StatusOr<PassFlags> PassFlagsFromFlags() {
       ParseCounts("--in_flight", absl::GetFlag(FLAGS_in_flight), "", kMostRequests);
   if (!in_flight.ok()) return in_flight.status();
   flags.in_flight = *std::move(in_flight);
-  const bool has_times = flags.pass.workload.items.back().arrival_s > 0;
+  const bool has_times = flags.is_trace || !absl::GetFlag(FLAGS_workload).empty();
   absl::StatusOr<std::vector<double>> rates = RatesFromFlags(has_times || !flags.in_flight.empty());
   if (!rates.ok()) return rates.status();
   flags.rates = *std::move(rates);

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 #include "common/utf8.h"
 #include "kernels/philox.h"
 
@@ -36,8 +37,8 @@ absl::StatusOr<Prompt> CutPrompt(const EncodeText& encode, absl::string_view sou
   const absl::StatusOr<Encoded> all = encode(source);
   if (!all.ok()) return all.status();
   if (static_cast<int64_t>(all->ids.size()) < tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("the source text has ", all->ids.size(),
-                                                   " tokens, a prompt of ", tokens, " is asked for"));
+    return InvalidField("--source", absl::StrCat("the text has ", all->ids.size(), " tokens, a prompt of ",
+                                                 tokens, " is asked for; give a longer one"));
   }
   const int64_t size = std::accumulate(all->sizes.begin(), all->sizes.begin() + tokens, int64_t{0});
   for (int64_t distance = 0; distance <= kSearchBytes; ++distance) {
@@ -51,8 +52,7 @@ absl::StatusOr<Prompt> CutPrompt(const EncodeText& encode, absl::string_view sou
         return Prompt{std::move(cut->ids), std::string(text)};
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no beginning of the source text has exactly ", tokens, " tokens"));
+  return InvalidField("--source", absl::StrCat("no beginning of the text has exactly ", tokens, " tokens"));
 }
 
 void AppendMadeUpIds(int64_t block, int32_t tokens, int32_t vocab_size, std::vector<TokenId>* ids) {

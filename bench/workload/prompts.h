@@ -32,7 +32,8 @@ using EncodeText = std::function<absl::StatusOr<Encoded>(absl::string_view text)
 // `tokenizer` outlives what is returned.
 EncodeText EncodeWith(const worker::Tokenizer* tokenizer);
 
-// The beginning of `source` that has exactly `tokens` tokens. INVALID_ARGUMENT where there is none.
+// The beginning of `source` that has exactly `tokens` tokens. INVALID_ARGUMENT "--source: ..." where there is
+// none.
 absl::StatusOr<Prompt> CutPrompt(const EncodeText& encode, absl::string_view source, int32_t tokens);
 
 // Made-up ids below `vocab_size` that follow from `block` alone: a short block is the beginning of a long

@@ -76,6 +76,13 @@ absl::StatusOr<Recorded> MooncakeLine(absl::string_view text, const std::string&
     if (!line.contains(key) || !line[key].is_number())
       return BadLine(origin, number, absl::StrCat(key, ": not a number"));
   }
+  for (const char* key : {"input_length", "output_length"}) {
+    const auto tokens = line[key].get<double>();
+    if (!(tokens >= 0 && tokens <= kMostTokens)) {
+      return BadLine(origin, number,
+                     absl::StrCat(key, ": ", tokens, " tokens are not in 0 to ", kMostTokens));
+    }
+  }
   Recorded recorded;
   recorded.at_s = line["timestamp"].get<double>() / 1e3;
   recorded.prompt_tokens = line["input_length"].get<int64_t>();

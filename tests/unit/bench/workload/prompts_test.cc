@@ -35,7 +35,7 @@ TEST(CutPrompt, HasExactlyTheTokensWhenTokenisedAgain) {
 
 TEST(CutPrompt, SaysHowLongTheSourceIs) {
   EXPECT_EQ(CutPrompt(EncodeWith(&worker::Qwen25()), "one two", 3).status().message(),
-            "the source text has 2 tokens, a prompt of 3 is asked for");
+            "--source: the text has 2 tokens, a prompt of 3 is asked for; give a longer one");
 }
 
 TEST(Prompts, WithoutATokenizerShortOnesBeginLongOnes) {

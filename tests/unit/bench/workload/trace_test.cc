@@ -50,7 +50,9 @@ TEST(Mooncake, NamesLineAndFieldOfWhatIsWrong) {
   EXPECT_EQ(error("{"), "m.jsonl, line 1: not a JSON object");
   EXPECT_EQ(error("\n{\"timestamp\":1,\"input_length\":1}"), "m.jsonl, line 2: output_length: not a number");
   EXPECT_EQ(error("{\"timestamp\":1,\"input_length\":-1,\"output_length\":1}"),
-            "m.jsonl, line 1: -1 tokens are not in 0 to 16777216");
+            "m.jsonl, line 1: input_length: -1 tokens are not in 0 to 16777216");
+  EXPECT_EQ(error("{\"timestamp\":1,\"input_length\":1,\"output_length\":1e300}"),
+            "m.jsonl, line 1: output_length: 1e+300 tokens are not in 0 to 16777216");
   EXPECT_EQ(error("{\"timestamp\":1,\"input_length\":1,\"output_length\":1,\"hash_ids\":[1,2]}"),
             "m.jsonl, line 1: hash_ids: 2 blocks for 1 tokens");
   EXPECT_EQ(error(""), "m.jsonl: no requests");
