@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/status.h"
+#include "common/utf8.h"
 
 namespace ridge::bench {
 namespace {
@@ -162,8 +163,10 @@ absl::Status CheckCommandFlags(absl::string_view command, const std::vector<std:
 absl::Status CheckFlagValues(absl::string_view command, const std::vector<std::string>& given) {
   const std::vector<std::string> taken = FlagsOf(command);
   for (const std::string& flag : given) {
-    if (!absl::c_linear_search(taken, flag) || Lists(kMayBeEmpty, flag)) continue;
-    if (ValueOf(flag).empty()) {
+    if (!absl::c_linear_search(taken, flag)) continue;
+    // What is recorded is text.
+    if (!IsValidUtf8(ValueOf(flag))) return InvalidField(absl::StrCat("--", flag), "not valid UTF-8");
+    if (ValueOf(flag).empty() && !Lists(kMayBeEmpty, flag)) {
       return InvalidField(absl::StrCat("--", flag), "has no value; leave it out for the default");
     }
   }

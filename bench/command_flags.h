@@ -17,8 +17,8 @@ std::vector<std::string> FlagsOf(absl::string_view command);
 absl::Status CheckCommandFlags(absl::string_view command, const std::vector<std::string>& given);
 
 // INVALID_ARGUMENT "--flag: ..." where one of the command's flags was given an empty value that says nothing
-// (a shell's unset variable, say, which would silently be the default), or changes nothing beside the value
-// of another. After the flags were parsed.
+// (a shell's unset variable, say, which would silently be the default) or one that is no text, or where a
+// flag changes nothing beside the value of another. After the flags were parsed.
 absl::Status CheckFlagValues(absl::string_view command, const std::vector<std::string>& given);
 
 }  // namespace ridge::bench

@@ -28,6 +28,8 @@ bench 1 "--workload: has no value" arrivals "${on[@]}" --workload=
 for flag in seed top_p top_k min_p temperature stop prompt_ids; do bench 1 "--$flag: has no value" ask --prompt=a "--$flag="; done
 bench 0 "p16-x1, run 0" "${closed[@]}" --commit= --expect_device= --launch=
 
+for flag in commit out mooncake; do bench 1 "--$flag: not valid UTF-8" arrivals "${on[@]}" "--$flag=$(printf 'a\377')"; done
+
 for flag in ttft_limit itl_limit; do
   bench 1 "--$flag: must be more than 0" arrivals "${on[@]}" --goodput "--$flag=-1s"
   bench 1 "--$flag: must be more than 0" arrivals "${on[@]}" --goodput "--$flag=0s"
