@@ -54,8 +54,10 @@ void EngineCore::Add(std::vector<std::unique_ptr<Sequence>> choices) {
   Request& request = requests_[first];
   request.deadline_ns = spec.deadline_ns;
   if (spec.deadline_ns != INT64_MAX) deadlines_.emplace(spec.deadline_ns, first);
-  if (config_.queue_timeout_ns != INT64_MAX)
-    queue_limits_.emplace_back(clock_->NowNs() + config_.queue_timeout_ns, first);
+  if (config_.queue_timeout_ns != INT64_MAX) {
+    const int64_t now_ns = clock_->NowNs();
+    queue_limits_.emplace_back(now_ns + std::min(config_.queue_timeout_ns, INT64_MAX - now_ns), first);
+  }
   for (const std::unique_ptr<Sequence>& choice : choices) {
     choice->first_choice = first;
     request.choices.push_back(choice.get());

@@ -229,6 +229,18 @@ TEST_F(EngineCoreTest, WhoWaitsTooLongForTheFirstStepIsTurnedAway) {
   EXPECT_EQ(tokens_[running].size(), 20u);
 }
 
+TEST_F(EngineCoreTest, AQueueTimeoutOfCenturiesIsNotOver) {
+  Start({.num_blocks = 8,
+         .max_running = 1,
+         .step_tokens = 16,
+         .chunk_tokens = 16,
+         .queue_timeout_ns = INT64_MAX - 1});
+  clock_.AdvanceNs(1000);
+  const SequenceId id = Add(Prompt(5, 0), 3);
+  RunToEnd();
+  EXPECT_TRUE(outcomes_.at(id).status.ok());
+}
+
 TEST_F(EngineCoreTest, ARequestWhoseFirstChoiceHasEndedDoesNotWaitForItsTurnAnyMore) {
   Start({.num_blocks = 8, .max_running = 1, .step_tokens = 16, .chunk_tokens = 16, .queue_timeout_ns = 1000});
   Sequence like;
