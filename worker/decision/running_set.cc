@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "worker/decision/tenant_shares.h"
+#include "worker/decision/waiting_queue.h"
 
 namespace ridge::worker {
 namespace {
@@ -31,10 +32,14 @@ void RunningSet::Remove(Sequence* sequence) {
   --sequence->tenant->running;
 }
 
-Sequence* RunningSet::NextPrefill(const std::vector<Sequence*>& planned) const {
+int64_t RunningSet::PrefillClass(const Sequence& sequence, int64_t now_ns) {
+  return sequence.spec.priority + (now_ns - sequence.prefilled_ns) / WaitingQueue::kAgeingNs;
+}
+
+Sequence* RunningSet::NextPrefill(int64_t now_ns, const std::vector<Sequence*>& planned) const {
   Sequence* next = nullptr;
-  const auto rank = [](const Sequence& s) {
-    return std::tuple(-int64_t{s.spec.priority}, s.tenant->served_rows(), s.tenant->running, s.id);
+  const auto rank = [now_ns](const Sequence& s) {
+    return std::tuple(-PrefillClass(s, now_ns), s.tenant->served_rows(), s.tenant->running, s.id);
   };
   for (Sequence* sequence : sequences_) {
     if (sequence->prefill_planned() || Contains(planned, sequence)) continue;

@@ -28,10 +28,13 @@ class RunningSet {
   std::vector<Sequence*>::const_iterator begin() const { return sequences_.begin(); }
   std::vector<Sequence*>::const_iterator end() const { return sequences_.end(); }
 
-  // The prefill that goes on: the highest priority, then the tenant that was served least, or of which fewest
+  // The class of a running prefill: its priority, and one for every WaitingQueue::kAgeingNs without a row.
+  static int64_t PrefillClass(const Sequence& sequence, int64_t now_ns);
+
+  // The prefill that goes on: of the highest class, then the tenant that was served least, or of which fewest
   // run, then the oldest.
   // None of `planned`; null where there is none.
-  Sequence* NextPrefill(const std::vector<Sequence*>& planned) const;
+  Sequence* NextPrefill(int64_t now_ns, const std::vector<Sequence*>& planned) const;
 
   // What is left of a tenant's prompts.
   int64_t PrefillLeft(const Tenant& tenant) const;

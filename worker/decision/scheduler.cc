@@ -13,11 +13,12 @@ namespace {
 // One block in this many stays free of admissions while anything runs.
 constexpr int32_t kWatermarkShare = 100;
 
-bool GoesBefore(const Sequence& waiting, const Sequence& running) {
-  const auto rank = [](const Sequence& s) {
-    return std::tuple(-int64_t{s.spec.priority}, s.tenant->served_rows(), s.tenant->running);
+bool GoesBefore(const Sequence& waiting, const Sequence& prefill, int64_t now_ns) {
+  const auto rank = [](int64_t of_class, const Tenant& tenant) {
+    return std::tuple(-of_class, tenant.served_rows(), tenant.running);
   };
-  return rank(waiting) < rank(running);
+  return rank(waiting.spec.priority, *waiting.tenant) <
+         rank(RunningSet::PrefillClass(prefill, now_ns), *prefill.tenant);
 }
 
 bool WantsDecode(const Sequence& sequence) {
@@ -156,9 +157,9 @@ void Scheduler::ReleaseBatch() {
 bool Scheduler::ReclaimSlot(int64_t now_ns) {
   const bool admits = config_.policy.admission != AdmissionPolicy::kBatch;
   if (!admits || !Preempts() || slots_.any_free()) return false;
-  const Sequence* prefill = running_.NextPrefill({});
+  const Sequence* prefill = running_.NextPrefill(now_ns, {});
   for (Sequence* next = NextWaiting(now_ns); next != nullptr; next = NextWaiting(now_ns, next)) {
-    if (prefill != nullptr && !GoesBefore(*next, *prefill)) continue;
+    if (prefill != nullptr && !GoesBefore(*next, *prefill, now_ns)) continue;
     Sequence* victim = running_.VictimOfGreaterShare(*next, {});
     if (victim == nullptr) continue;
     claimant_ = next;
@@ -278,11 +279,12 @@ void Scheduler::PlanChunks(int64_t now_ns, int32_t budget, ScheduledStep* step) 
   flood_limit_.BeginStep();
   const Sequence* refused = nullptr;
   while (budget > 0) {
-    Sequence* running = running_.NextPrefill(step->sequences);
+    Sequence* running = running_.NextPrefill(now_ns, step->sequences);
     Sequence* waiting = NextWaiting(now_ns, refused);
     // A running prefill holds memory already: only a tenant that was served less, or a higher class, goes
     // before it.
-    const bool from_waiting = waiting != nullptr && (running == nullptr || GoesBefore(*waiting, *running));
+    const bool from_waiting =
+        waiting != nullptr && (running == nullptr || GoesBefore(*waiting, *running, now_ns));
     Sequence* next = from_waiting ? waiting : running;
     if (next == nullptr) return;
     const int32_t most = Floods(*next->tenant) ? std::min(budget, flood_limit_.RowsLeft()) : budget;
@@ -324,6 +326,7 @@ bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
   forks_.OnAdmitted(sequence);
   sequence->state = SequenceState::kRunning;
   sequence->slot = slots_.Take();
+  sequence->prefilled_ns = now_ns_;
   step->plan.attaches.push_back(AttachOf(*sequence));
   for (BlockId block : sequence->blocks) step->plan.appends.push_back({sequence->slot, block});
   running_.Add(sequence);
@@ -353,6 +356,7 @@ int32_t Scheduler::PlanChunk(Sequence* sequence, int32_t most, ScheduledStep* st
               .token_offset = token_offset,
               .num_outputs = completes ? 1 : 0},
              sequence, step);
+  sequence->prefilled_ns = now_ns_;
   step->prefill_rows += rows;
   return rows;
 }

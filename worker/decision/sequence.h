@@ -152,6 +152,7 @@ struct Sequence {
   SlotId slot = -1;
   std::vector<BlockId> blocks;   // one reader of each, in the order of positions
   int32_t prefill_tokens = 0;    // known when it was admitted: the prompt and what was generated before
+  int64_t prefilled_ns = 0;      // when rows of what was known then were planned last
   int32_t planned_rows = 0;      // K and V exist, or will, for positions [0, planned_rows)
   int32_t planned_tokens = 0;    // tokens generated once all submitted steps are collected
   int32_t collected_rows = 0;    // K and V exist for positions [0, collected_rows)

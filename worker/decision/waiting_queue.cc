@@ -30,20 +30,13 @@ void WaitingQueue::Admit(Sequence* sequence, int64_t now_ns) {
 }
 
 Sequence* WaitingQueue::Next(int64_t now_ns) const {
-  return First(now_ns, [](const Sequence&, int64_t) { return true; });
+  return First(now_ns, [](const Sequence&) { return true; });
 }
 
 Sequence* WaitingQueue::NextOfSmallerShare(int64_t now_ns, const Sequence& refused) const {
-  const Line& line = lines_.at({refused.tenant, refused.spec.priority});
-  const int64_t refused_class = ClassOf(refused, line, now_ns);
-  return First(now_ns, [&](const Sequence& head, int64_t head_class) {
-    return head_class >= refused_class && head.tenant->running + 1 < refused.tenant->running;
+  return First(now_ns, [&](const Sequence& head) {
+    return head.spec.priority >= refused.spec.priority && head.tenant->running + 1 < refused.tenant->running;
   });
-}
-
-int64_t WaitingQueue::ClassOf(const Sequence& sequence, const Line& line, int64_t now_ns) {
-  const int64_t waited_ns = now_ns - std::max(sequence.spec.arrival_ns, line.admitted_ns);
-  return sequence.spec.priority + waited_ns / kAgeingNs;
 }
 
 template <typename Condition>
@@ -54,9 +47,10 @@ Sequence* WaitingQueue::First(int64_t now_ns, const Condition& may_be_next) cons
   Rank smallest;
   for (const auto& [key, line] : lines_) {
     Sequence* head = line.sequences.begin()->second;
-    const int64_t head_class = ClassOf(*head, line, now_ns);
-    if (!may_be_next(*head, head_class)) continue;
-    const Rank rank(-head_class, head->tenant->served_rows(), head->tenant->running, head->id);
+    if (!may_be_next(*head)) continue;
+    const int64_t waited_ns = now_ns - std::max(head->spec.arrival_ns, line.admitted_ns);
+    const Rank rank(-(head->spec.priority + waited_ns / kAgeingNs), head->tenant->served_rows(),
+                    head->tenant->running, head->id);
     if (first == nullptr || rank < smallest) {
       first = head;
       smallest = rank;

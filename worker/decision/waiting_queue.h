@@ -31,7 +31,7 @@ class WaitingQueue {
   Sequence* Next(int64_t now_ns) const;
 
   // The one that comes next of those that may pass `refused`, which waits for memory or a slot: of no lower
-  // class, and of tenants that run at least two fewer. Null where there is none.
+  // priority, and of tenants that run at least two fewer. Null where there is none.
   Sequence* NextOfSmallerShare(int64_t now_ns, const Sequence& refused) const;
 
   int32_t size() const { return size_; }
@@ -45,8 +45,6 @@ class WaitingQueue {
     int64_t admitted_ns = INT64_MIN;            // when one of them was, the last time
   };
 
-  // The priority with what waiting is worth.
-  static int64_t ClassOf(const Sequence& sequence, const Line& line, int64_t now_ns);
   // The first of the heads that `may_be_next`.
   template <typename Condition>
   Sequence* First(int64_t now_ns, const Condition& may_be_next) const;

@@ -378,7 +378,7 @@ TEST_F(SchedulerTest, WhatIsAboutToBeFreeGoesToTheTenantThatRunsFewer) {
   EXPECT_EQ(scheduler_->preemptions(), 0);
 }
 
-TEST_F(SchedulerTest, NobodyOfALowerClassPassesWhoWaitsForASlot) {
+TEST_F(SchedulerTest, NobodyOfALowerPriorityPassesWhoWaitsForASlot) {
   Start(4096, {.max_running = 2, .step_tokens = 64, .chunk_tokens = 64});
   for (int i = 0; i < 2; ++i) Add(8, 1000, "flood");
   PlanAndCollect();
@@ -470,6 +470,32 @@ TEST_F(SchedulerTest, ANewcomersPromptOfLittleMoreThanAStepIsNotInterrupted) {
   for (int i = 0; i < 3; ++i) PlanAndCollect();
   const Sequence* other = Add(300, 1, "other");
   PlanAndCollect();
+  PlanAndCollect();
+  EXPECT_EQ(other->generated.size(), 1u);
+}
+
+TEST_F(SchedulerTest, ARunningPrefillAgesToo) {
+  Start(4096, {.max_running = 8, .step_tokens = 64, .chunk_tokens = 64});
+  Sequence* low = Add(200, 1);
+  PlanAndCollect();
+  // As many rows of a higher priority as there is room for, in steps of a second.
+  int steps = 0;
+  for (; steps < 100 && low->state != SequenceState::kFinished; ++steps) {
+    now_ns_ += WaitingQueue::kAgeingNs / 10;
+    Add(64, 1, "", 1)->spec.arrival_ns = now_ns_;
+    PlanAndCollect();
+  }
+  EXPECT_LE(steps, 30);  // three chunks more
+  EXPECT_GT(steps, 20);
+}
+
+TEST_F(SchedulerTest, ATenantsFloodThatHasWaitedForLongDoesNotHoldUpAnothersRequest) {
+  Start(4096, {.max_running = 4, .step_tokens = 64, .chunk_tokens = 64});
+  for (int i = 0; i < 8; ++i) Add(8, 1000, "flood");
+  for (int i = 0; i < 3; ++i) PlanAndCollect();
+  now_ns_ = 5 * WaitingQueue::kAgeingNs;
+  const Sequence* other = Add(8, 4, "other");
+  other->tenant->rows = 100'000;
   PlanAndCollect();
   EXPECT_EQ(other->generated.size(), 1u);
 }

@@ -104,10 +104,10 @@ PlainPlan PlainEngine::Plan(int64_t now_ns) {
 
 bool PlainEngine::ReclaimSlot(int64_t now_ns) {
   if (HasSlot()) return false;
-  const Item* prefill = NextPrefill({});
+  const Item* prefill = NextPrefill(now_ns, {});
   for (Item* item = NextWaiting(now_ns, nullptr); item != nullptr; item = NextWaiting(now_ns, item)) {
     Item* victim = VictimFor(*item, {});
-    if (victim == nullptr || (prefill != nullptr && !GoesBefore(*item, *prefill))) continue;
+    if (victim == nullptr || (prefill != nullptr && !GoesBefore(*item, *prefill, now_ns))) continue;
     claimant_ = item->id;
     if (!SomeWillFree()) Preempt(victim);
     return !HasSlot();
@@ -150,9 +150,9 @@ void PlainEngine::PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step) {
   const bool last_was_short = std::exchange(is_short_, false);
   const Item* refused = nullptr;
   while (budget > 0) {
-    Item* running = NextPrefill(planned);
+    Item* running = NextPrefill(now_ns, planned);
     Item* waiting = NextWaiting(now_ns, refused);
-    const bool admit = waiting != nullptr && (running == nullptr || GoesBefore(*waiting, *running));
+    const bool admit = waiting != nullptr && (running == nullptr || GoesBefore(*waiting, *running, now_ns));
     Item* item = admit ? waiting : running;
     if (item == nullptr) return;
     int32_t most = std::min(budget, config_.chunk_tokens);
@@ -170,6 +170,7 @@ void PlainEngine::PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step) {
       admitted.insert(item->id);
     }
     planned.insert(item->id);
+    item->prefilled_ns = now_ns;
     const int32_t rows = std::min(item->prefill - item->planned, most);
     (Floods(item->spec.tenant) ? flood_rows : light_rows) += rows;
     budget -= rows;
@@ -203,11 +204,13 @@ void PlainEngine::AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* 
   }
 }
 
-bool PlainEngine::GoesBefore(const Item& waiting, const Item& running) const {
-  const auto rank = [this](const Item& item) {
-    return std::tuple(-item.spec.priority, served_.at(item.spec.tenant), RunningOf(item.spec.tenant));
+bool PlainEngine::GoesBefore(const Item& waiting, const Item& running, int64_t now_ns) const {
+  const auto rank = [this](int64_t of_class, const std::string& tenant) {
+    return std::tuple(-of_class, served_.at(tenant), RunningOf(tenant));
   };
-  return rank(waiting) < rank(running);
+  const int64_t ages = (now_ns - running.prefilled_ns) / WaitingQueue::kAgeingNs;
+  return rank(waiting.spec.priority, waiting.spec.tenant) <
+         rank(running.spec.priority + ages, running.spec.tenant);
 }
 
 PlainEngine::Item* PlainEngine::NextWaiting(int64_t now_ns, const Item* refused) {
@@ -228,19 +231,20 @@ PlainEngine::Item* PlainEngine::NextWaiting(int64_t now_ns, const Item* refused)
     return std::tuple(-class_of(item), served_.at(item.spec.tenant), RunningOf(item.spec.tenant), item.id);
   };
   for (const auto& [line, head] : heads) {
-    // Who passes another runs at least two fewer, and is of no lower class.
+    // Who passes another runs at least two fewer, and is of no lower priority.
     if (refused != nullptr && (RunningOf(head->spec.tenant) + 2 > RunningOf(refused->spec.tenant) ||
-                               class_of(*head) < class_of(*refused)))
+                               head->spec.priority < refused->spec.priority))
       continue;
     if (next == nullptr || rank(*head) < rank(*next)) next = head;
   }
   return next;
 }
 
-PlainEngine::Item* PlainEngine::NextPrefill(const std::set<SequenceId>& planned) {
+PlainEngine::Item* PlainEngine::NextPrefill(int64_t now_ns, const std::set<SequenceId>& planned) {
   Item* next = nullptr;
-  const auto rank = [this](const Item& item) {
-    return std::tuple(-item.spec.priority, served_.at(item.spec.tenant), RunningOf(item.spec.tenant),
+  const auto rank = [&](const Item& item) {
+    const int64_t ages = (now_ns - item.prefilled_ns) / WaitingQueue::kAgeingNs;
+    return std::tuple(-(item.spec.priority + ages), served_.at(item.spec.tenant), RunningOf(item.spec.tenant),
                       item.id);
   };
   for (Item* item : Running()) {

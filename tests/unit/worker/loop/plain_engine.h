@@ -76,6 +76,7 @@ class PlainEngine {
     int32_t published = 0;  // blocks
     int64_t node = 0;       // of the last published one
     int32_t preemptions = 0;
+    int64_t prefilled_ns = 0;  // the last rows of its prompt
     int32_t in_flight = 0;
     int64_t lends_from = -1;  // plan
 
@@ -112,12 +113,12 @@ class PlainEngine {
   bool Floods(const std::string& tenant) const;
   void AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* plan, Step* step);
   // Whether it may go before one that runs, as long as that has something of its prompt left.
-  bool GoesBefore(const Item& waiting, const Item& running) const;
+  bool GoesBefore(const Item& waiting, const Item& running, int64_t now_ns) const;
   // `refused`: who came before and has to wait, or null.
   Item* NextWaiting(int64_t now_ns, const Item* refused);
   // The youngest of the tenant that runs most, at least two more than the item's; or null.
   Item* VictimFor(const Item& item, const std::set<SequenceId>& admitted);
-  Item* NextPrefill(const std::set<SequenceId>& planned);
+  Item* NextPrefill(int64_t now_ns, const std::set<SequenceId>& planned);
   bool Admit(Item* item, const std::set<SequenceId>& admitted, int64_t now_ns, PlainPlan* plan);
   bool TakeBlocks(Item* item, PlainPlan* plan);
   void Collect();
