@@ -1,9 +1,12 @@
 #include "bench/measure/closed_runs.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "bench/records/gzip_file.h"
 #include "bench/workload/draw.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/unit/bench/measure/even_target.h"
 
 namespace ridge::bench {
@@ -37,6 +40,28 @@ TEST_F(ClosedRunsTest, RunsOfOneWorkloadHaveEquallyManyTokens) {
   EXPECT_EQ(status.message(), absl::StrCat("--new_tokens: p16-x1 in ", folder_,
                                            " was measured with 4, this run has 8; take another --out"));
   EXPECT_EQ(target.sizes.size(), 1);  // refused before anything was run
+}
+
+// A mixed batch is not pooled under its first request, nor timed to the first that finishes.
+TEST_F(ClosedRunsTest, EverySequenceOfABatchHasItsOwnLabelAndTimes) {
+  EvenTarget target(0.1, 0.01);
+  Workload workload = UniformDraw(16, 4, 1);
+  workload.items.push_back(UniformDraw(64, 8, 1).items.front());
+  ASSERT_TRUE(RunClosed(SubjectOf(&target), {{workload}, 0, 1}).ok());
+  std::vector<nlohmann::json> rows;
+  const std::string text = *ReadGzip(absl::StrCat(folder_, "/runs.jsonl.gz"));
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty()))
+    rows.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(rows.size(), 2);
+  EXPECT_EQ(rows[0]["prompt_label"], "p16");
+  EXPECT_EQ(rows[1]["prompt_label"], "p64");
+  EXPECT_EQ(rows[0]["total_s"], 0.13);
+  EXPECT_EQ(rows[1]["total_s"], 0.17);
+  EXPECT_EQ(rows[1]["ttft_s"], 0.1);
+  EXPECT_EQ(rows[1]["completion_tokens"], 8);
+  EXPECT_EQ(rows[1]["batch_size"], 2);
+  EXPECT_EQ(rows[0]["batch_id"], rows[1]["batch_id"]);
+  EXPECT_THAT(progress_.str(), HasSubstr(" 70.6 tokens/s in 0.17 s"));  // 12 until the last has ended
 }
 
 TEST_F(ClosedRunsTest, LongRunsAreMadeLessOften) {

@@ -32,6 +32,7 @@ TEST(Summarise, CountsFromTheScheduledArrival) {
                    1.0);  // two in the two seconds from the first arrival to the last end
   EXPECT_DOUBLE_EQ(summary.arrival_rate, 1.0);  // one gap of a second
   EXPECT_DOUBLE_EQ(summary.tokens_per_second, 2.5);
+  EXPECT_DOUBLE_EQ(summary.ttft_s.p50, 0.5);  // 0.499 from when it was sent
   EXPECT_DOUBLE_EQ(summary.ttft_s.worst, 0.5);
   EXPECT_NEAR(summary.queue_s.worst, 0.2, 1e-12);
   EXPECT_NEAR(summary.itl_s.p50, 0.2, 1e-12);  // of 0.1, 0.2, 0.5
@@ -55,6 +56,8 @@ TEST(Summarise, CountsWhatWasNotServedAndWhatWasLate) {
   refused.error = "queue: full";
   const OpenSummary summary = Summarise(At({1.0, 2.0}), {Result(1.006, 1.1, {1.2, 1.3}), refused});
   EXPECT_EQ(summary.served, 1);
+  EXPECT_NEAR(summary.served_rate, 1 / 0.3, 1e-9);  // of what was served alone, to its end
+  EXPECT_NEAR(summary.tokens_per_second, 2 / 0.3, 1e-9);
   EXPECT_EQ(summary.unserved, 1);
   EXPECT_EQ(summary.late, 1);
   EXPECT_EQ(FailureText(summary), "1 RESOURCE_EXHAUSTED (first: queue: full)");
@@ -92,6 +95,16 @@ TEST(Summarise, IsReadAsItIsWritten) {
   without = line;
   without["itl_s"]["p99"] = "much";
   EXPECT_EQ(FromJson(without).status().message(), "itl_s: missing, or not as it is written");
+}
+
+TEST(SpreadOf, HasNearestRanks) {
+  std::vector<double> values;
+  for (int i = 200; i > 0; --i) values.push_back(i);
+  const Spread spread = SpreadOf(values);
+  EXPECT_EQ(spread.p50, 100);
+  EXPECT_EQ(spread.p95, 190);
+  EXPECT_EQ(spread.p99, 198);
+  EXPECT_EQ(spread.worst, 200);
 }
 
 TEST(Summarise, OfNothingIsNothing) {
