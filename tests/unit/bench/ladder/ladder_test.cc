@@ -67,6 +67,10 @@ TEST_F(LadderTest, ClosedRunsOfAllEnginesGiveTheSameTokens) {
     EXPECT_EQ(row.at("output_sha8"), first) << row.at("engine") << " " << key;
   }
   EXPECT_EQ(outputs.size(), 8);
+  // The weights' 3,087,428,608 bytes, and two blocks of 458,752 for 16 and 8 tokens.
+  const Row alone = Rows("ridge", "runs.csv.gz").front();
+  EXPECT_EQ(alone.at("workload"), "p16-x1");
+  EXPECT_EQ(alone.at("peak_mem_bytes"), absl::StrCat(3'087'428'608 + 2 * 458'752));
   EXPECT_THAT(progress_.str(), HasSubstr("engine naive on simulated: NVIDIA A10"));
 }
 
