@@ -156,7 +156,7 @@ void Scheduler::ReleaseBatch() {
 
 bool Scheduler::ReclaimSlot(int64_t now_ns) {
   const bool admits = config_.policy.admission != AdmissionPolicy::kBatch;
-  if (!admits || !Preempts() || slots_.any_free()) return false;
+  if (!admits || !Preempts() || slots_.any_free() || waiting_.size() == 0) return false;
   const Sequence* prefill = running_.NextPrefill(now_ns, {});
   for (Sequence* next = NextWaiting(now_ns); next != nullptr; next = NextWaiting(now_ns, next)) {
     if (prefill != nullptr && !GoesBefore(*next, *prefill, now_ns)) continue;
