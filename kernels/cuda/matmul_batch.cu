@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul_batch_output.cuh"
 #include "kernels/cuda/matmul_stage.cuh"
 #include "kernels/cuda/mbarrier.cuh"
 #include "kernels/cuda/packing.h"
@@ -122,37 +123,6 @@ __device__ void LoadPart(uint4 (&weights)[kPartSteps], const uint4* from, int st
       weights[i] = {};
       LoadStreamingIf(weights[i], from + i * kWarpThreads, i < steps);
     }
-  }
-}
-
-// A warp's sums of one chunk to workspace [chunk][m][n].
-template <int kTokenTiles>
-__device__ void WritePartials(const MatmulArgs& args, const FragmentC (&sums)[kTokenTiles], int row,
-                              int lane) {
-  float* to = args.workspace + static_cast<int64_t>(blockIdx.z) * args.m * args.n + row;
-#pragma unroll
-  for (int f = 0; f < kTokenTiles; ++f) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = f * 8 + lane % 4 * 2 + i % 2;
-      if (token < args.m && row + i / 2 * 8 < args.n)
-        to[static_cast<int64_t>(token) * args.n + i / 2 * 8] = sums[f].x[i];
-    }
-  }
-}
-
-// Fragment after fragment by the same code: it runs once, and fetching it takes longer than running it.
-template <int kTokenTiles>
-__device__ void WriteGatedRow(const MatmulArgs& args, const FragmentC (&sums)[kTokenTiles], int row,
-                              int lane) {
-#pragma unroll 1
-  for (int f = 0; f < kTokenTiles; ++f) {
-    FragmentC sum;
-#pragma unroll
-    for (int i = 0; i < kTokenTiles; ++i) {
-      if (i == f) sum = sums[i];
-    }
-    WriteGated(args, f * 8 + lane % 4 * 2, row, sum);
   }
 }
 
@@ -270,7 +240,7 @@ __global__ void __launch_bounds__(kGroups* kWarpgroupThreads, 1)
     if constexpr (kSplit) {
 #pragma unroll
       for (int i = 0; i < kTokenTiles * 4; ++i) total[i / 4].x[i % 4] = c[i];
-      if (args.output == MatmulOutput::kPartials) return WritePartials(args, total, row, lane);
+      if (args.output == MatmulOutput::kPartials) return WritePartials(args, total, blockIdx.z, row, 0, lane);
       FoldAndWrite<kTokenTiles, kTokenTiles, kGroups * kWarpgroupThreads>(args, shared, total, row_of,
                                                                           token_of);
     } else if (args.output == MatmulOutput::kArgMax) {

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/rms_norm.cuh"
+#include "kernels/cuda/rms_norm_partials.cuh"
 
 namespace ridge::kernels::cuda {
 namespace {
@@ -16,17 +17,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPartialThreads = 512;
 constexpr int kMaxSize = 65536;
-
-// Columns i .. i + 3 of the block's row to their place in out.
-__device__ void WriteNormed(const RmsNormArgs& args, int i, const float4& value, const float4& weight,
-                            float scale) {
-  const __half2 pair[2] = {SaturateToHalf2(NormValue(value.x, scale, weight.x),
-                                           NormValue(value.y, scale, weight.y), args.saturations),
-                           SaturateToHalf2(NormValue(value.z, scale, weight.z),
-                                           NormValue(value.w, scale, weight.w), args.saturations)};
-  *reinterpret_cast<uint2*>(args.out + static_cast<int64_t>(blockIdx.x) * args.size + i) =
-      *reinterpret_cast<const uint2*>(pair);
-}
 
 __global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
   WaitForPriorKernel();
@@ -38,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
   __syncthreads();
   const float scale = NormScale(sums, args.size, args.eps);
   for (int i = threadIdx.x * 4; i < args.size; i += kThreads * 4) {
-    WriteNormed(args, i, *reinterpret_cast<const float4*>(x + i),
+    WriteNormed(args, blockIdx.x, i, *reinterpret_cast<const float4*>(x + i),
                 *reinterpret_cast<const float4*>(args.weight + i), scale);
   }
 }
@@ -79,52 +69,12 @@ __global__ void __launch_bounds__(kThreads) RmsNormShortKernel(RmsNormArgs args)
   }
 }
 
-__device__ float4 Add(const float4& a, const float4& b) {
-  return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
-}
-
 __global__ void __launch_bounds__(kPartialThreads) RmsNormPartialsKernel(RmsNormArgs args) {
   __shared__ __align__(16) float values[kMaxPartialSize];
   __shared__ float sums[NormGroups(kMaxPartialSize)];
-  constexpr int kTurns = kMaxPartialSize / (kPartialThreads * 4);
-  float4 weights[kTurns];
-#pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int i = (turn * kPartialThreads + threadIdx.x) * 4;
-    if (i < args.size) weights[turn] = *reinterpret_cast<const float4*>(args.weight + i);
-  }
   LaunchNextKernel();
-  WaitForPriorKernel();
-  const int64_t row = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
-  const int64_t stride = static_cast<int64_t>(args.partial_rows) * args.size;
-  for (int i = threadIdx.x * 4; i < args.size; i += kPartialThreads * 4) {
-    const int64_t at = row * args.size + i;
-    float4 parts[kMaxNormPartials];
-    const float4 x = *reinterpret_cast<const float4*>(args.x + at);
-#pragma unroll
-    for (int chunk = 0; chunk < kMaxNormPartials; ++chunk) {
-      if (chunk < args.num_partials)
-        parts[chunk] = *reinterpret_cast<const float4*>(args.partials + chunk * stride + at);
-    }
-    float4 sum = parts[0];
-#pragma unroll
-    for (int chunk = 1; chunk < kMaxNormPartials; ++chunk) {
-      if (chunk < args.num_partials) sum = Add(sum, parts[chunk]);
-    }
-    sum = Add(x, sum);
-    *reinterpret_cast<float4*>(args.y + at) = sum;
-    *reinterpret_cast<float4*>(values + i) = sum;
-  }
-  __syncthreads();
-  NormGroupSums(values, args.size, threadIdx.x, kPartialThreads, sums);
-  __syncthreads();
-  const float scale = NormScale(sums, args.size, args.eps);
-#pragma unroll
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const int i = (turn * kPartialThreads + threadIdx.x) * 4;
-    if (i < args.size)
-      WriteNormed(args, i, *reinterpret_cast<const float4*>(values + i), weights[turn], scale);
-  }
+  NormWithPartials<kPartialThreads, kMaxPartialSize>(
+      args, blockIdx.x, threadIdx.x, values, sums, [] { WaitForPriorKernel(); }, [] { __syncthreads(); });
 }
 
 }  // namespace

@@ -55,6 +55,11 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(
     if (!layers.ok()) return layers.status();
     forward->decode_layers_ = *std::move(layers);
   }
+  if (status.ok() && cublas == nullptr) {
+    absl::StatusOr<Mlp> mlp = Mlp::Create(config, forward->device_, stream);
+    if (!mlp.ok()) return mlp.status();
+    forward->mlp_ = *std::move(mlp);
+  }
   if (!status.ok()) return status;
   return forward;
 }
@@ -237,6 +242,10 @@ void CudaForward::Layers(const StepLayout& layout, const char* upload, cudaStrea
         cuda::KvLayerOf(kv_pool_.as<Half>(), config_.num_layers, l, config_.num_kv_heads, config_.head_dim);
     Qkv(layout, upload, layer, kv, stream);
     Attention(layout, upload, kv, stream);
+    if (layout.attention != cuda::AttentionMode::kUnmerged && mlp_.Takes(rows)) {
+      BehindAttention(layer, rows, stream);
+      continue;
+    }
     cuda::MatmulArgs args{};
     args.output = cuda::MatmulOutput::kResidual;
     args.y = residual_.as<float>();
@@ -409,6 +418,41 @@ void CudaForward::Multiply(const char* name, const CudaMatrix& matrix, const Hal
   Check(cuda::LaunchMatmul(plan, args, stream), name);
 }
 
+void CudaForward::BehindAttention(const CudaLayer& layer, int32_t rows, cudaStream_t stream) {
+  if (!mlp_.TakesProjection(rows)) {
+    cuda::MatmulArgs args{};
+    args.output = cuda::MatmulOutput::kResidual;
+    args.y = residual_.as<float>();
+    Multiply("attention output matmul", layer.attention_output, attention_.as<Half>(), nullptr, rows, args,
+             stream);
+  }
+  const auto matmul = [&](const CudaMatrix& matrix, const DeviceMemory& x, cuda::MatmulOutput output) {
+    cuda::MatmulArgs args{};
+    args.x = x.as<Half>();
+    args.w = matrix.packed;
+    args.gated = gated_.as<Half>();
+    args.m = rows;
+    args.n = matrix.n;
+    args.k = matrix.k;
+    args.output = output;
+    args.saturations = saturations();
+    args.workspace = matmul_workspace_.as<float>();
+    return args;
+  };
+  cuda::MlpArgs args{};
+  args.project = matmul(layer.attention_output, attention_, cuda::MatmulOutput::kPartials);
+  args.norm = NormArgs(layer.mlp_norm, nullptr, rows);
+  args.norm.partials = matmul_workspace_.as<float>();
+  args.norm.num_partials = cuda::NumChunks(layer.attention_output.k);
+  args.norm.partial_rows = rows;
+  args.norm.y = residual_.as<float>();
+  args.gate_up = matmul(layer.gate_up, normed_, cuda::MatmulOutput::kSwiGlu);
+  args.down = matmul(layer.down, gated_, cuda::MatmulOutput::kPartials);
+  num_partials_ = cuda::NumChunks(layer.down.k);
+  partial_rows_ = rows;
+  Check(mlp_.Launch(args, stream), "MLP");
+}
+
 void CudaForward::MultiplyByLibrary(const char* name, const CudaMatrix& matrix, const Half* input,
                                     const float* norm, int32_t rows, const cuda::MatmulArgs& args,
                                     cudaStream_t stream) {
@@ -437,9 +481,13 @@ void CudaForward::MultiplyByLibrary(const char* name, const CudaMatrix& matrix, 
   }
 }
 
+cuda::RmsNormArgs CudaForward::NormArgs(const float* weight, const int32_t* row_list, int32_t rows) const {
+  return {residual_.as<float>(), row_list,         weight,       normed_.as<Half>(), rows,
+          config_.hidden_size,   config_.norm_eps, saturations()};
+}
+
 void CudaForward::Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream) {
-  cuda::RmsNormArgs args{residual_.as<float>(), row_list,         weight,       normed_.as<Half>(), rows,
-                         config_.hidden_size,   config_.norm_eps, saturations()};
+  cuda::RmsNormArgs args = NormArgs(weight, row_list, rows);
   if (num_partials_ > 0) {
     args.partials = matmul_workspace_.as<float>();
     args.num_partials = std::exchange(num_partials_, 0);

@@ -20,6 +20,7 @@
 #include "worker/backend/cuda/cuda_weights.h"
 #include "worker/backend/cuda/decode_layers.h"
 #include "worker/backend/cuda/device_memory.h"
+#include "worker/backend/cuda/mlp.h"
 #include "worker/backend/cuda/step_upload.h"
 #include "worker/model/model_config.h"
 
@@ -74,7 +75,9 @@ class CudaForward {
   // those of penalties, biases and masks left out.
   void TakeLaunches(std::vector<const char*>* to);
   // Of everything but the KV pool.
-  int64_t workspace_bytes() const { return workspace_bytes_ + controls_.bytes() + decode_layers_.bytes(); }
+  int64_t workspace_bytes() const {
+    return workspace_bytes_ + controls_.bytes() + decode_layers_.bytes() + mlp_.bytes();
+  }
   // How decode steps of few rows are done.
   std::string DecodeLayersPlan() const { return decode_layers_.ToString(); }
 
@@ -104,6 +107,9 @@ class CudaForward {
   // The same with cuBLASLt: what our matmuls do besides is done by kernels before and behind.
   void MultiplyByLibrary(const char* name, const CudaMatrix& matrix, const Half* input, const float* norm,
                          int32_t rows, const kernels::cuda::MatmulArgs& args, cudaStream_t stream);
+  // What is behind attention in a layer, where mlp_ takes it.
+  void BehindAttention(const CudaLayer& layer, int32_t rows, cudaStream_t stream);
+  kernels::cuda::RmsNormArgs NormArgs(const float* weight, const int32_t* row_list, int32_t rows) const;
   // RMSNorm of the residual stream's rows (those of `row_list` where it is not null) to normed_. Takes the
   // chunks that a matmul left.
   void Norm(const float* weight, const int32_t* row_list, int32_t rows, cudaStream_t stream);
@@ -125,6 +131,7 @@ class CudaForward {
 
   ControlMemory controls_;
   DecodeLayers decode_layers_;
+  Mlp mlp_;
   DeviceMemory top_;
   DeviceMemory kv_pool_, block_tables_, slot_sampling_, last_tokens_, cosines_, sines_;
   DeviceMemory residual_, normed_, qkv_, query_, attention_, gated_, best_, logits_;
