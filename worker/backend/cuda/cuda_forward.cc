@@ -87,7 +87,10 @@ int64_t CudaForward::MatmulWorkspace(int32_t max_rows, int64_t* counter_bytes) c
       *counter_bytes = std::max(*counter_bytes, cuda::MatmulCounterBytes(plan, rows, matrix.n));
     }
   }
-  return bytes;
+  // What mlp_ leaves.
+  const int64_t chunks = std::max(cuda::NumChunks(layer.attention_output.k), cuda::NumChunks(layer.down.k));
+  const int64_t rows = std::min(max_rows, cuda::kMaxMlpRows);
+  return std::max(bytes, chunks * rows * config_.hidden_size * static_cast<int64_t>(sizeof(float)));
 }
 
 absl::Status CudaForward::ReserveKv(int32_t num_blocks, cudaStream_t stream) {
