@@ -52,18 +52,28 @@ __device__ void SetBlock(const DecodeLayersArgs& args, const DecodeLayersLayout&
                          Block* block) {
   const DecodeLayersShape& shape = args.shape;
   const int blocks = static_cast<int>(gridDim.x), index = static_cast<int>(blockIdx.x);
-  // Launches follow one another: how many blocks have started, over all of them, says which launch this is.
-  const uint64_t launch = atomicAdd(static_cast<unsigned long long*>(args.workspace), 1ull) / gridDim.x;
   block->args = args;
-  block->tags.first = static_cast<uint32_t>(launch) * static_cast<uint32_t>(shape.num_layers + 1) + 1;
   block->words = WordsOf(args.workspace, shape, blocks);
   block->rows = args.rope.num_rows;
+  // Launches follow one another: how many blocks have started, over all of them, says which launch this is.
+  DecodeLayersState* const state = block->words.state;
+  const uint64_t launch = atomicAdd(&state->started, 1ull) / gridDim.x;
+  block->tags.first = static_cast<uint32_t>(launch) * static_cast<uint32_t>(shape.num_layers + 1) + 1;
+  const int set = static_cast<int>(launch % 2);
+  const int64_t set_words = int64_t{shape.num_layers} * kMaxDecodeLayersRows * kArmedRow;
+  block->armed = block->words.armed + set * set_words;
+  block->arming = block->words.armed + (1 - set) * set_words;
+  block->arming_rows = state->rows[1 - set];
+  if (index == 0) state->rows[set] = block->rows;
+  block->armed_words = kArmedGated + DotChunks(shape.mlp) * kMaxColumns / 2;
+  block->chunk_tiles_reciprocal =
+      CeilDivide(1 << 20, static_cast<int>(DotChunk(shape.mlp)) / (kTileRows / 2));
+  block->groups_reciprocal = CeilDivide(1 << 16, NormGroups(shape.hidden));
   block->q_size = shape.num_heads * shape.head_dim;
   block->qkv_size = block->q_size + 2 * shape.num_kv_heads * shape.head_dim;
   block->layers = reinterpret_cast<const DecodeLayerWeights*>(shared + layout.layers);
   block->x = SharedAddress(shared + layout.x);
-  block->normed = SharedAddress(shared + layout.normed);
-  block->norm_weight = SharedAddress(shared + layout.norm_weight);
+  block->all_armed = SharedAddress(shared + layout.all_armed);
   block->sums = SharedAddress(shared + layout.sums);
   block->piece_places = SharedAddress(shared + layout.pieces);
   block->sum_tokens = layout.sum_tokens;
@@ -84,22 +94,25 @@ __device__ void SetBlock(const DecodeLayersArgs& args, const DecodeLayersLayout&
 
 #endif  // __CUDA_ARCH__ >= 900
 
-template <int kSlots, int kDim>
+template <int kRows, int kDim>
 __global__ void __launch_bounds__(kDecodeLayersThreads, 1)
     DecodeLayersKernel(const __grid_constant__ DecodeLayersArgs args) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(256) uint8_t shared[];
+  constexpr int kSlots = RingSlots(kRows);
   __shared__ __align__(8) uint64_t barriers[2 * kSlots];
-  __shared__ float norm_sums[kMaxDecodeLayersRows * kNormHalves];
+  __shared__ __align__(16) float norm_sums[kRows * kNormHalves];
+  __shared__ __align__(16) float norm_scales[kRows];
   __shared__ uint32_t counts[2 * kSumSlots];
   __shared__ Block block;
-  const DecodeLayersLayout layout =
-      LayoutOfDecodeLayers(args.rope.num_rows, args.shape, static_cast<int>(gridDim.x), kSlots);
+  const DecodeLayersLayout layout = LayoutOfDecodeLayers(kRows, args.shape, static_cast<int>(gridDim.x));
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads,
             lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   if (threadIdx.x == 0) {
     Ring<kSlots>{SharedAddress(shared), SharedAddress(barriers)}.Init();
     for (uint32_t& count : counts) count = 0;
+    for (float& sum : norm_sums) sum = 0.0f;
+    for (float& scale : norm_scales) scale = 0.0f;
     FenceBarrierInit();
   }
   if (warp == 1) {
@@ -108,6 +121,11 @@ __global__ void __launch_bounds__(kDecodeLayersThreads, 1)
     for (int i = lane; i < words; i += kWarpThreads)
       reinterpret_cast<uint64_t*>(shared + layout.layers)[i] = from[i];
   }
+  if (warp == 3) {
+    for (int i = lane * 4; i < kArmedBytes; i += kWarpThreads * 4)
+      StoreShared32(SharedAddress(shared) + layout.all_armed + i, kArmed);
+    FenceForBulkCopies();
+  }
   WaitForPriorKernel();
   LaunchNextKernel();
   if (threadIdx.x == 2 * kWarpThreads) {
@@ -115,13 +133,14 @@ __global__ void __launch_bounds__(kDecodeLayersThreads, 1)
     block.ring_pieces = SharedAddress(shared);
     block.ring_barriers = SharedAddress(barriers);
     block.norm_sums = SharedAddress(norm_sums);
+    block.norm_scales = SharedAddress(norm_scales);
     block.sums_stored = SharedAddress(counts);
     block.sums_taken = SharedAddress(counts + kSumSlots);
   }
   __syncthreads();
   const uint32_t block_address = SharedAddress(&block);
   if (warp < kConsumerWarps) {
-    Consume<kSlots, kDim>(block_address, warp, lane);
+    Consume<kRows, kDim>(block_address, warp, lane);
   } else if (warp == kProducer) {
     FillRing<kSlots, kDim>(block, lane);
   } else {
@@ -132,9 +151,16 @@ __global__ void __launch_bounds__(kDecodeLayersThreads, 1)
 
 using Kernel = void (*)(DecodeLayersArgs);
 
-// By head_dim (64, 128).
-constexpr Kernel kLongKernels[2] = {DecodeLayersKernel<kLongRing, 64>, DecodeLayersKernel<kLongRing, 128>};
-constexpr Kernel kShortKernels[2] = {DecodeLayersKernel<kShortRing, 64>, DecodeLayersKernel<kShortRing, 128>};
+template <int kDim>
+Kernel KernelFor(int max_rows) {
+  return max_rows == 1   ? DecodeLayersKernel<1, kDim>
+         : max_rows == 2 ? DecodeLayersKernel<2, kDim>
+                         : DecodeLayersKernel<4, kDim>;
+}
+
+Kernel KernelFor(int max_rows, int head_dim) {
+  return head_dim == 64 ? KernelFor<64>(max_rows) : KernelFor<128>(max_rows);
+}
 
 }  // namespace
 
@@ -143,8 +169,9 @@ cudaError_t PrepareDecodeLayers() {
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  for (const auto& kernels : {kLongKernels, kShortKernels}) {
-    for (Kernel kernel : {kernels[0], kernels[1]}) {
+  for (const int max_rows : {1, 2, 4}) {
+    for (const int head_dim : {64, 128}) {
+      const Kernel kernel = KernelFor(max_rows, head_dim);
       cudaFuncAttributes attributes{};
       if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
       if (error != cudaSuccess) return error;
@@ -153,6 +180,14 @@ cudaError_t PrepareDecodeLayers() {
     }
   }
   return error;
+}
+
+cudaError_t LaunchClearDecodeLayers(void* workspace, const DecodeLayersShape& shape, int32_t num_sms,
+                                    cudaStream_t stream) {
+  const DecodeLayersWords words = WordsOf(workspace, shape, num_sms);
+  const cudaError_t error = cudaMemsetAsync(workspace, 0, static_cast<size_t>(words.tagged_bytes), stream);
+  if (error != cudaSuccess) return error;
+  return cudaMemsetAsync(words.armed, kArmed & 0xFF, static_cast<size_t>(words.armed_bytes), stream);
 }
 
 cudaError_t LaunchDecodeLayers(const DecodeLayersPlan& plan, const DecodeLayersArgs& args,
@@ -168,8 +203,7 @@ cudaError_t LaunchDecodeLayers(const DecodeLayersPlan& plan, const DecodeLayersA
   attribute.val.cooperative = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  const auto& kernels = plan.ring_slots == kLongRing ? kLongKernels : kShortKernels;
-  return cudaLaunchKernelEx(&config, kernels[args.shape.head_dim / 128], args);
+  return cudaLaunchKernelEx(&config, KernelFor(plan.max_rows, args.shape.head_dim), args);
 }
 
 }  // namespace ridge::kernels::cuda

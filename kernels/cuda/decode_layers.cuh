@@ -19,10 +19,19 @@ inline constexpr int kPieceSteps = kPieceSize / (kTileSize * 2);
 // Chunks of K that a matmul may have (order.h).
 inline constexpr int kMaxDotChunks = 8;
 inline constexpr int kSumSlots = 6;
+// Of shared memory from which others' words are armed.
+inline constexpr int kArmedBytes = 512;
 // Norm: half a warp a group of 256 columns of a row.
 inline constexpr int kNormHalves = kConsumers / kVirtualLanes;
-// Slots of the ring for one row, and where there are more (or no room).
-inline constexpr int kLongRing = 24, kShortRing = 20;
+// Columns of the residual stream that the kernel takes, four a multiplying thread, and of x: of K, or of a
+// chunk of the split matrix. Rows of both are so far apart whatever the shape.
+inline constexpr int kMaxHidden = 4 * kConsumers, kMaxColumns = 1792;
+inline constexpr int kXStride = (kMaxColumns + kRowPad) * 2;  // bytes
+
+// The kernel is made for at most 1, 2 and 4 rows: slots of the ring that x and the sums leave.
+__host__ __device__ constexpr int RingSlots(int max_rows) {
+  return max_rows == 1 ? 26 : max_rows == 2 ? 25 : 23;
+}
 
 __host__ __device__ constexpr int CeilDivide(int a, int b) {
   return (a + b - 1) / b;
@@ -100,63 +109,77 @@ inline constexpr int kPartialWords = PartialWords(kDim);
 
 // Where everything stands in a block's shared memory, in bytes.
 struct DecodeLayersLayout {
-  int x;            // rows of fp16, or attention's queries and ChunkExchange
-  int normed;       // [rows][hidden] floats: what is to be normed
-  int norm_weight;  // [hidden] floats
-  int sums;         // [kSumSlots][chunks][sum_tokens][kSumStride] floats
-  int residual;     // [owned tiles][rows][16] floats
-  int layers;       // [num_layers] DecodeLayerWeights
-  int places;       // [qkv units][rows][8] RopePlace
-  int pieces;       // [pieces of a layer] uint32_t
+  int x;          // rows of fp16 or fp32, or attention's queries and ChunkExchange
+  int sums;       // [kSumSlots][chunks][sum_tokens][kSumStride] floats
+  int residual;   // [owned tiles][rows][16] floats
+  int layers;     // [num_layers] DecodeLayerWeights
+  int places;     // [qkv units][rows][8] RopePlace
+  int pieces;     // [pieces of a layer] uint32_t
+  int all_armed;  // kArmedBytes
   int bytes;
   int sum_chunks;  // of a slot of sums
-  int sum_tokens;  // a lane's two, or four
+  int sum_tokens;  // of the kernel's rows, at least a lane's two
 };
 
-__host__ __device__ inline DecodeLayersLayout LayoutOfDecodeLayers(int rows, const DecodeLayersShape& shape,
-                                                                   int blocks, int ring_slots) {
+__host__ __device__ inline DecodeLayersLayout LayoutOfDecodeLayers(int max_rows,
+                                                                   const DecodeLayersShape& shape,
+                                                                   int blocks) {
   const auto larger = [](int a, int b) { return a > b ? a : b; };
   const auto aligned = [](int bytes) { return (bytes + 127) / 128 * 128; };
   const int q_size = shape.num_heads * shape.head_dim;
-  const int columns = larger(larger(shape.hidden, q_size), static_cast<int>(DotChunk(shape.mlp)));
   const int attention = kMaxAttentionGroup * shape.head_dim * 2 + static_cast<int>(sizeof(ChunkExchange));
   DecodeLayersLayout layout;
   layout.sum_chunks = larger(DotChunks(shape.hidden), DotChunks(q_size));
-  layout.sum_tokens = rows <= 2 ? 2 : 4;
-  layout.x = ring_slots * kPieceSize;
-  layout.normed = layout.x + aligned(larger(rows * (columns + kRowPad) * 2 + kBeyondRows, attention));
-  layout.norm_weight = layout.normed + aligned(rows * shape.hidden * 4);
-  layout.sums = layout.norm_weight + aligned(shape.hidden * 4);
+  layout.sum_tokens = larger(max_rows, 2);
+  layout.x = RingSlots(max_rows) * kPieceSize;
+  const int norm = max_rows * kMaxHidden * 4;
+  layout.sums = layout.x + aligned(larger(larger(max_rows * kXStride + kBeyondRows, norm), attention));
   layout.residual = layout.sums + kSumSlots * layout.sum_chunks * layout.sum_tokens * kSumStride * 4;
   layout.layers =
-      layout.residual + aligned(CeilDivide(shape.hidden / kTileRows, blocks) * rows * kTileRows * 4);
+      layout.residual + aligned(CeilDivide(shape.hidden / kTileRows, blocks) * max_rows * kTileRows * 4);
   layout.places = layout.layers + aligned(shape.num_layers * static_cast<int>(sizeof(DecodeLayerWeights)));
   const int qkv_tiles = (q_size + 2 * shape.num_kv_heads * shape.head_dim) / kTileRows;
-  layout.pieces =
-      layout.places + aligned(CeilDivide(qkv_tiles, blocks) * rows * 8 * static_cast<int>(sizeof(RopePlace)));
+  layout.pieces = layout.places +
+                  aligned(CeilDivide(qkv_tiles, blocks) * max_rows * 8 * static_cast<int>(sizeof(RopePlace)));
   // The most that a block may have of each matrix.
   const auto pieces = [&](int n, int k) {
     return CeilDivide(n / kTileRows, blocks) * CeilDivide(k, kPieceSteps * kTileDepth);
   };
   const int split = CeilDivide(shape.hidden / kTileRows, blocks / DotChunks(shape.mlp)) *
                     CeilDivide(static_cast<int>(DotChunk(shape.mlp)), kPieceSteps * kTileDepth);
-  layout.bytes = layout.pieces + (pieces(qkv_tiles * kTileRows, shape.hidden) + pieces(shape.hidden, q_size) +
-                                  pieces(2 * shape.mlp, shape.hidden) + split) *
-                                     4;
+  layout.all_armed =
+      layout.pieces + aligned((pieces(qkv_tiles * kTileRows, shape.hidden) + pieces(shape.hidden, q_size) +
+                               pieces(2 * shape.mlp, shape.hidden) + split) *
+                              4);
+  layout.bytes = layout.all_armed + kArmedBytes;
   return layout;
 }
 
-// The words in the workspace (handover.cuh), of kMaxDecodeLayersRows rows each; behind the count of blocks
-// that have started.
+// What the workspace begins with.
+struct DecodeLayersState {
+  unsigned long long started;  // blocks, over all launches
+  int32_t rows[2];             // of the last launch that used each set of armed words
+};
+
+// A row's armed words (handover.cuh) of a layer.
+enum ArmedPlace {
+  kArmedInput = 0,                                  // [hidden]: fp32, the residual stream before attention
+  kArmedMiddle = kArmedInput + kMaxHidden,          // [hidden]: fp32, before the MLP
+  kArmedAttention = kArmedMiddle + kMaxHidden,      // [q / 2]: two fp16
+  kArmedGated = kArmedAttention + kMaxColumns / 2,  // [chunks of mlp][kMaxColumns / 2]: two fp16
+  kArmedRow = kArmedGated + kMaxDotChunks * kMaxColumns / 2
+};
+
+// The workspace: state, tagged words, and two sets of armed words that launches use in turn, each for the
+// layers one after the other. A launch arms the words that the one before it wrote.
 struct DecodeLayersWords {
-  uint64_t* input;      // [rows][hidden]: fp32, the residual stream before attention
-  uint64_t* middle;     // [rows][hidden]: fp32, before the MLP
-  uint64_t* qkv;        // [rows][(q + 2 kv) / 2]: two fp16 each
-  uint64_t* attention;  // [rows][q / 2]: two fp16
-  uint64_t* gated;      // [rows][mlp / 2]: two fp16
-  uint64_t* down;       // [chunks][rows][hidden]: fp32 sums of a chunk
-  uint64_t* partials;   // [blocks][PartialWords]: fp32, a chunk of keys
-  int64_t bytes;
+  DecodeLayersState* state;
+  uint64_t* qkv;         // [kMaxDecodeLayersRows][(q + 2 kv) / 2]: two fp16 each
+  uint64_t* down;        // [chunks][kMaxDecodeLayersRows][hidden]: fp32 sums of a chunk
+  uint64_t* partials;    // [blocks][PartialWords]: fp32, a chunk of keys
+  int64_t tagged_bytes;  // with the state
+  uint32_t* armed;       // [2][layers][kMaxDecodeLayersRows][kArmedRow]
+  int64_t armed_bytes;
 };
 
 __host__ __device__ inline DecodeLayersWords WordsOf(void* workspace, const DecodeLayersShape& shape,
@@ -168,16 +191,15 @@ __host__ __device__ inline DecodeLayersWords WordsOf(void* workspace, const Deco
     words += (count + 15) / 16 * 16;
     return place;
   };
-  const int64_t q_size = int64_t{shape.num_heads} * shape.head_dim;
+  const int q_size = shape.num_heads * shape.head_dim;
   DecodeLayersWords all;
-  all.input = take(kRows * shape.hidden);
-  all.middle = take(kRows * shape.hidden);
+  all.state = static_cast<DecodeLayersState*>(workspace);
   all.qkv = take(kRows * (q_size / 2 + int64_t{shape.num_kv_heads} * shape.head_dim));
-  all.attention = take(kRows * q_size / 2);
-  all.gated = take(kRows * shape.mlp / 2);
   all.down = take(DotChunks(shape.mlp) * kRows * shape.hidden);
   all.partials = take(int64_t{blocks} * PartialWords(shape.head_dim));
-  all.bytes = words * 8;
+  all.tagged_bytes = words * 8;
+  all.armed = reinterpret_cast<uint32_t*>(take(0));
+  all.armed_bytes = 2 * kRows * shape.num_layers * kArmedRow * 4;
   return all;
 }
 

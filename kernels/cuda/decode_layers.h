@@ -16,8 +16,7 @@
 
 namespace ridge::kernels::cuda {
 
-// Rows that the kernel takes. With 8 it was slower than kernels of their own, and they leave less room for
-// the ring.
+// Rows that the kernel takes. With 8 kernels of their own are faster.
 inline constexpr int32_t kMaxDecodeLayersRows = 4;
 
 // A layer's weights, as worker/backend/cuda packs them for matmul.h.
@@ -33,7 +32,7 @@ struct DecodeLayerWeights {
 
 struct DecodeLayersShape {
   int32_t num_layers;
-  int32_t hidden;  // this, mlp and num_heads head_dim: whole chunks of K (order.h)
+  int32_t hidden;  // at most 1,536; this, mlp and num_heads head_dim: whole chunks of K (order.h)
   int32_t mlp;
   int32_t num_heads;
   int32_t num_kv_heads;  // of at most 8 query heads each
@@ -44,6 +43,7 @@ struct DecodeLayersShape {
 // Whether the kernel can do a step, and how.
 struct DecodeLayersPlan {
   bool possible;
+  int32_t max_rows;    // of the kernel that is made for so many
   int32_t ring_slots;  // of weights ahead, 8 KiB each
   int32_t blocks;      // one a multiprocessor
   int32_t shared_bytes;
@@ -60,7 +60,7 @@ struct DecodeLayersDevice {
 DecodeLayersPlan PlanDecodeLayers(int32_t rows, const DecodeLayersShape& shape,
                                   const DecodeLayersDevice& device);
 
-// For any number of rows. Zero before the first launch; launches that share it must not overlap.
+// For any number of rows. Cleared before the first launch; launches that share it must not overlap.
 int64_t DecodeLayersWorkspaceBytes(const DecodeLayersShape& shape, int32_t num_sms);
 
 struct DecodeLayersArgs {
@@ -82,6 +82,10 @@ struct DecodeLayersArgs {
 
 // Once before the first launch.
 [[nodiscard]] cudaError_t PrepareDecodeLayers();
+
+// Of a workspace, before the first launch.
+[[nodiscard]] cudaError_t LaunchClearDecodeLayers(void* workspace, const DecodeLayersShape& shape,
+                                                  int32_t num_sms, cudaStream_t stream);
 
 // rope.num_rows rows. The blocks wait for each other: the launch is cooperative, and fails where they could
 // not all be resident.

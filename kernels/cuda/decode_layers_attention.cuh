@@ -24,14 +24,15 @@ template <int kSlots, int kDim>
 class ChunkAttention {
  public:
   // `keys`: number of the first piece of keys.
-  __device__ ChunkAttention(const Block& block, int warp, unsigned lane, uint32_t tag, uint32_t keys)
+  __device__ ChunkAttention(const Block& block, int warp, unsigned lane, int layer, uint32_t keys)
       : block_(block),
         item_(block.item),
         num_tiles_(block.work.num_tiles),
         num_keys_(block.work.num_keys),
         warp_(warp),
         lane_(lane),
-        tag_(tag),
+        layer_(layer),
+        tag_(block.tags.Of(layer)),
         keys_(keys),
         values_(keys + KeyPieces<kDim>(block.work)),
         ring_(block.RingOf<kSlots>()),
@@ -62,13 +63,14 @@ class ChunkAttention {
     }
     FragmentA v[kStepsOfTile];
     if (has_columns) LoadValues(0, &v);
-    if (new_key < kAttentionChunk) FenceForBulkCopies();
+    FenceForBulkCopies();
     SyncWarps<kChunkThreads>(kAttentionBarrier);
     Release(keys_);
     const float max = TileMaximum(), factor = RescaleOf(max, c);
     if (has_keys) StoreProbabilities(scores, max, c);
     SyncWarps<kChunkThreads>(kAttentionBarrier);
     if (has_columns) MultiplyValues(max, factor, &v);
+    FenceForBulkCopies();
     SyncWarps<kChunkThreads>(kAttentionBarrier);
     Release(values_);
   }
@@ -307,11 +309,10 @@ class ChunkAttention {
     const __half2 other = *reinterpret_cast<const __half2*>(&other_word);
     const __half2 first = odd ? other : low, second = odd ? high : other;
     const int column = warp_ * kChunkWarpColumns + static_cast<int>(lane_ / 4) + (odd ? 7 : 0);
-    uint64_t* const to = block_.words.attention +
-                         static_cast<int64_t>(item_.first_row) * (block_.q_size / 2) +
+    uint32_t* const to = block_.Armed(layer_, item_.first_row, kArmedAttention) +
                          ((block_.work.kv_head * item_.num_virtual + query) * kDim + column) / 2;
-    if (query < item_.num_virtual) PublishWord(to, WordOf(__lows2half2(first, second)), tag_);
-    if (query + 1 < item_.num_virtual) PublishWord(to + kDim / 2, WordOf(__highs2half2(first, second)), tag_);
+    if (query < item_.num_virtual) PublishArmed(to, WordOf(__lows2half2(first, second)));
+    if (query + 1 < item_.num_virtual) PublishArmed(to + kDim / 2, WordOf(__highs2half2(first, second)));
   }
 
   const Block& block_;
@@ -319,6 +320,7 @@ class ChunkAttention {
   const int num_tiles_, num_keys_;
   const int warp_;
   const unsigned lane_;
+  const int layer_;
   const uint32_t tag_;
   const uint32_t keys_, values_;
   const Ring<kSlots> ring_;
@@ -327,9 +329,9 @@ class ChunkAttention {
 };
 
 template <int kSlots, int kDim>
-__device__ __noinline__ void RunAttention(uint32_t block_address, int warp, int lane, uint32_t tag,
+__device__ __noinline__ void RunAttention(uint32_t block_address, int warp, int lane, int layer,
                                           uint32_t keys) {
-  ChunkAttention<kSlots, kDim>(BlockAt(block_address), warp, static_cast<unsigned>(lane), tag, keys).Run();
+  ChunkAttention<kSlots, kDim>(BlockAt(block_address), warp, static_cast<unsigned>(lane), layer, keys).Run();
 }
 
 #endif

@@ -34,19 +34,25 @@ struct Block {
   DecodeLayersArgs args;
   const DecodeLayerWeights* layers;  // shared memory
   DecodeLayersWords words;
+  uint32_t* armed;                      // of this launch: [layers][kMaxDecodeLayersRows][kArmedRow]
+  uint32_t* arming;                     // of the launch before
+  int arming_rows;                      // that it had
+  int armed_words;                      // of a row that the shape has
   uint32_t ring_pieces, ring_barriers;  // shared addresses, as are the next eight
   uint32_t piece_places;                // [pieces of a layer]: where they begin in their matrix
   uint32_t x;
-  uint32_t normed;       // [rows][hidden] floats
-  uint32_t norm_weight;  // [hidden] floats
-  uint32_t norm_sums;    // [rows][groups] floats
+  uint32_t all_armed;    // kArmedBytes
+  uint32_t norm_sums;    // [rows][kNormHalves] floats: of groups, then zeros
+  uint32_t norm_scales;  // [rows] floats
   uint32_t sums;         // of [kSumSlots] units
   uint32_t sums_stored;  // [kSumSlots]: chunks' sums that were put there, over all units
   uint32_t sums_taken;   // likewise: units whose sums were taken
   int sum_tokens;
-  int sum_bytes;      // of a slot
-  float* residual;    // [owned][rows][16]
-  RopePlace* places;  // [qkv units][rows][8]
+  int sum_bytes;               // of a slot
+  int chunk_tiles_reciprocal;  // of gate/up's tiles that make a chunk of down: 2^20 over them, rounded up
+  int groups_reciprocal;  // of a row's groups of a norm: 2^16 over them, rounded up; exact for kNormHalves
+  float* residual;        // [owned][rows][16]
+  RopePlace* places;      // [qkv units][rows][8]
   Tags tags;
   int rows;
   int q_size, qkv_size;
@@ -56,6 +62,9 @@ struct Block {
   ChunkWork work;  // without its pages
 
   __device__ uint32_t Sums(uint32_t unit) const { return sums + unit % kSumSlots * sum_bytes; }
+  __device__ uint32_t* Armed(int layer, int row, ArmedPlace place) const {
+    return armed + (static_cast<int64_t>(layer) * kMaxDecodeLayersRows + row) * kArmedRow + place;
+  }
   template <int kSlots>
   __device__ Ring<kSlots> RingOf() const {
     return {ring_pieces, ring_barriers};

@@ -96,6 +96,48 @@ __device__ inline void StreamKeys(const Ring<kSlots> ring, const KvLayer& kv, co
   }
 }
 
+// The block's part of the armed words of a layer: of one row.
+struct ArmedPart {
+  int row;
+  int begin, bytes;
+
+  __device__ explicit ArmedPart(const Block& block) {
+    constexpr int kLine = 128;
+    const int index = static_cast<int>(blockIdx.x), all = block.armed_words * 4,
+              parts = static_cast<int>(gridDim.x) / kMaxDecodeLayersRows;
+    const int part = CeilDivide(all / kLine, parts) * kLine;
+    row = index % kMaxDecodeLayersRows;
+    begin = min(index / kMaxDecodeLayersRows * part, all);
+    bytes = min(part, all - begin);
+  }
+  __device__ char* At(uint32_t* armed, int layer) const {
+    const int64_t words = (static_cast<int64_t>(layer) * kMaxDecodeLayersRows + row) * kArmedRow;
+    return reinterpret_cast<char*>(armed + words) + begin;
+  }
+};
+
+// Arms what the launch before this one wrote in a layer.
+__device__ inline void ArmLayer(const Block& block, const ArmedPart& part, int layer) {
+  if (part.row >= block.arming_rows) return;
+  char* const to = part.At(block.arming, layer);
+  for (int i = 0; i < part.bytes; i += kArmedBytes)
+    StoreBulk(to + i, block.all_armed, min(kArmedBytes, part.bytes - i));
+}
+
+// Brings to L2 what the other warps will read of a layer besides: it was written a step ago, and lm_head's
+// weights have passed since.
+__device__ inline void PrefetchLayer(const Block& block, const ArmedPart& part, int layer) {
+  const DecodeLayersShape& shape = block.args.shape;
+  if (layer >= shape.num_layers) return;
+  if (part.row < block.rows && part.bytes > 0) PrefetchBulk(part.At(block.armed, layer), part.bytes);
+  const DecodeLayerWeights& weights = block.layers[layer];
+  if (blockIdx.x == gridDim.x - 1) {
+    PrefetchBulk(weights.attention_norm, shape.hidden * 4);
+    PrefetchBulk(weights.mlp_norm, shape.hidden * 4);
+    if (weights.qkv_bias != nullptr) PrefetchBulk(weights.qkv_bias, block.qkv_size * 4);
+  }
+}
+
 template <int kSlots, int kDim>
 __device__ void FillRing(const Block& block, int lane) {
   const Ring<kSlots> ring = block.RingOf<kSlots>();
@@ -109,10 +151,19 @@ __device__ void FillRing(const Block& block, int lane) {
     ends[phase] = end;
   }
   __syncwarp();
+  const ArmedPart part(block);
+  if (lane == 0) {
+    PrefetchLayer(block, part, 0);
+    PrefetchLayer(block, part, 1);
+  }
   RingCursor<kSlots> next{0, 0}, landed{kSlots - kInFlight, 1};
 #pragma unroll 1
   for (int layer = 0; layer < block.args.shape.num_layers; ++layer) {
     const DecodeLayerWeights& weights = block.layers[layer];
+    if (lane == 0) {
+      PrefetchLayer(block, part, layer + 2);
+      ArmLayer(block, part, layer);
+    }
     const Half* const matrices[kPhases] = {weights.qkv, weights.attention_output, weights.gate_up,
                                            weights.down};
 #pragma unroll
@@ -128,6 +179,7 @@ __device__ void FillRing(const Block& block, int lane) {
       landed = {__shfl_sync(0xFFFFFFFFu, landed.slot, 0), __shfl_sync(0xFFFFFFFFu, landed.parity, 0)};
     }
   }
+  if (lane == 0) AwaitStores();
 }
 
 #endif

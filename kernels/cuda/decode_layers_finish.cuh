@@ -21,6 +21,15 @@ __device__ inline Pair PairOf(const Block& block, int lane) {
   return {lane % 8, lane / 8, lane / 8 < block.rows};
 }
 
+// Calls visit(unit of the share, pair) for the units that are this warp's.
+template <typename Visit>
+__device__ inline void VisitUnits(const Block& block, const MatrixShare& share, int finisher, int lane,
+                                  const Visit& visit) {
+  const Pair pair = PairOf(block, lane);
+#pragma unroll 1
+  for (int i = finisher; i < share.units; i += kFinishers) visit(i, pair);
+}
+
 // The chunks' sums of a pair, in ascending order; `from`: the first chunk's of row r.
 __device__ inline void AddChains(uint32_t from, int chunks, int chunk_bytes, float* low, float* high) {
   *low = LoadSharedFloat(from);
@@ -33,15 +42,13 @@ __device__ inline void AddChains(uint32_t from, int chunks, int chunk_bytes, flo
   }
 }
 
-// Calls finish(unit of the share, pair, low, high) for each unit that is this warp's, when its sums
-// are there; before that prepare(unit, pair).
+// Calls finish(unit of the share, pair, low, high) for what is this warp's, when its sums are there; before
+// that prepare(unit, pair).
 template <typename Prepare, typename Finish>
 __device__ inline void FinishUnits(const Block& block, const MatrixShare share, int finisher, int lane,
                                    uint32_t first_unit, const Prepare& prepare, const Finish& finish) {
   const int chunks = share.IsSplit() ? 1 : share.chunks, chunk_bytes = block.sum_tokens * kSumStride * 4;
-  const Pair pair = PairOf(block, lane);
-#pragma unroll 1
-  for (int i = finisher; i < share.units; i += kFinishers) {
+  VisitUnits(block, share, finisher, lane, [&](int i, const Pair& pair) {
     const uint32_t unit = first_unit + i;
     prepare(i, pair);
     AwaitCount(block.sums_stored, unit, (unit / kSumSlots + 1) * kMaxDotChunks, kWaitSums);
@@ -52,7 +59,7 @@ __device__ inline void FinishUnits(const Block& block, const MatrixShare share, 
     __syncwarp();
     finish(i, pair, low, high);
     if (lane == 0) AddSharedRelease(block.sums_taken + unit % kSumSlots * 4, 1);
-  }
+  });
 }
 
 // What the block's outputs of q, k and v need in every layer: computed once, with layer 0's KV memory and no
@@ -60,12 +67,11 @@ __device__ inline void FinishUnits(const Block& block, const MatrixShare share, 
 __device__ inline void FindPlaces(const Block& block, int finisher, int lane) {
   const MatrixShare share = block.shares[kQkv];
   const RopeKvArgs& rope = block.args.rope;
-  for (int i = finisher; i < share.units; i += kFinishers) {
-    const Pair pair = PairOf(block, lane);
-    if (!pair.valid) continue;
+  VisitUnits(block, share, finisher, lane, [&](int i, const Pair& pair) {
+    if (!pair.valid) return;
     block.places[(i * block.rows + pair.token) * 8 + pair.row] =
         FindRopePlace(nullptr, rope, rope.kv, pair.token, share.Tile(i) * kTileRows + pair.row);
-  }
+  });
 }
 
 template <int kDim>
@@ -77,7 +83,7 @@ __device__ __noinline__ void FinishQkv(uint32_t block_address, int layer, int fi
   const float* const bias = block.layers[layer].qkv_bias;
   RopePlace place{};
   const auto prepare = [&](int unit, const Pair& pair) {
-    if (pair.valid) place = block.places[(unit * block.rows + pair.token) * 8 + pair.row];
+    place = pair.valid ? block.places[(unit * block.rows + pair.token) * 8 + pair.row] : RopePlace{};
     if (bias == nullptr) return;
     place.bias[0] = bias[share.Tile(unit) * kTileRows + pair.row];
     place.bias[1] = bias[share.Tile(unit) * kTileRows + pair.row + 8];
@@ -106,9 +112,10 @@ __device__ __noinline__ void FinishQkv(uint32_t block_address, int layer, int fi
       });
 }
 
-__device__ inline void PublishPair(uint64_t* row, int column, float low, float high, uint32_t tag) {
-  PublishFloat(row + column, low, tag);
-  PublishFloat(row + column + 8, high, tag);
+// Of a row of the residual stream.
+__device__ inline void PublishPair(uint32_t* row, int column, float low, float high) {
+  PublishArmed(row + column, __float_as_uint(low));
+  PublishArmed(row + column + 8, __float_as_uint(high));
 }
 
 // Of a tile of the residual stream that is the block's own.
@@ -127,8 +134,8 @@ __device__ __noinline__ void FinishAttentionOutput(uint32_t block_address, int l
         float* residual = ResidualOf(block, unit, pair);
         low = __fadd_rn(residual[0], low);
         high = __fadd_rn(residual[8], high);
-        PublishPair(block.words.middle + static_cast<int64_t>(pair.token) * block.args.shape.hidden,
-                    share.Tile(unit) * kTileRows + pair.row, low, high, block.tags.Of(layer));
+        PublishPair(block.Armed(layer, pair.token, kArmedMiddle), share.Tile(unit) * kTileRows + pair.row,
+                    low, high);
         residual[0] = low;
         residual[8] = high;
       });
@@ -138,16 +145,19 @@ __device__ __noinline__ void FinishGateUp(uint32_t block_address, int layer, int
                                           uint32_t first_unit) {
   const Block& block = BlockAt(block_address);
   const MatrixShare share = block.shares[kGateUp];
+  const int chunk_tiles = block.shares[kDown].chunk_steps * kTileDepth / (kTileRows / 2);
+  const int tiles_reciprocal = block.chunk_tiles_reciprocal;
   FinishUnits(
       block, share, finisher, lane, first_unit, [](int, const Pair&) {},
       [&](int unit, const Pair& pair, float low, float high) {
         const __half value = SaturateToHalf(SiluMul(low, high), block.args.saturations);
         const __half other = FromNeighbour(value);
         if (!pair.valid || lane % 2 != 0) return;
-        const int column = share.Tile(unit) * (kTileRows / 2) + pair.row;
-        PublishWord(
-            block.words.gated + (static_cast<int64_t>(pair.token) * block.args.shape.mlp + column) / 2,
-            PackWithNeighbour(value, other, lane), block.tags.Of(layer));
+        // Chunks of the down projection are whole tiles.
+        const int tile = share.Tile(unit), chunk = tile * tiles_reciprocal >> 20,
+                  column = (tile - chunk * chunk_tiles) * (kTileRows / 2) + pair.row;
+        PublishArmed(block.Armed(layer, pair.token, kArmedGated) + (chunk * kMaxColumns + column) / 2,
+                     PackWithNeighbour(value, other, lane));
       });
 }
 
@@ -160,8 +170,10 @@ __device__ __noinline__ void FinishDown(uint32_t block_address, int layer, int f
       [&](int unit, const Pair& pair, float low, float high) {
         if (!pair.valid) return;
         const int64_t row = int64_t{share.split_chunk} * kMaxDecodeLayersRows + pair.token;
-        PublishPair(block.words.down + row * block.args.shape.hidden, share.Tile(unit) * kTileRows + pair.row,
-                    low, high, block.tags.Of(layer));
+        uint64_t* const to =
+            block.words.down + row * block.args.shape.hidden + share.Tile(unit) * kTileRows + pair.row;
+        PublishFloat(to, low, block.tags.Of(layer));
+        PublishFloat(to + 8, high, block.tags.Of(layer));
       });
 }
 
@@ -170,18 +182,16 @@ __device__ inline void StartResidual(const Block& block, int finisher, int lane)
   const DecodeLayersArgs& args = block.args;
   const MatrixShare share = block.shares[kAttentionOutput];
   const int hidden = args.shape.hidden;
-  for (int i = finisher; i < share.units; i += kFinishers) {
-    const Pair pair = PairOf(block, lane);
-    if (!pair.valid) continue;
+  VisitUnits(block, share, finisher, lane, [&](int i, const Pair& pair) {
+    if (!pair.valid) return;
     int32_t token = args.tokens[pair.token];
     if (token < 0) token = args.last_tokens[-1 - token];
     const int column = share.Tile(i) * kTileRows + pair.row;
     float* residual = ResidualOf(block, i, pair);
     residual[0] = __half2float(__ushort_as_half(args.embedding[PackedIndex(token, column, hidden)]));
     residual[8] = __half2float(__ushort_as_half(args.embedding[PackedIndex(token, column + 8, hidden)]));
-    PublishPair(block.words.input + static_cast<int64_t>(pair.token) * hidden, column, residual[0],
-                residual[8], block.tags.Of(0));
-  }
+    PublishPair(block.Armed(0, pair.token, kArmedInput), column, residual[0], residual[8]);
+  });
 }
 
 // Adds the down projection's chunks, handed over in layer `layer`.
@@ -191,10 +201,8 @@ __device__ __noinline__ void AddDown(uint32_t block_address, int layer, int fini
   const MatrixShare share = block.shares[kAttentionOutput];
   const int hidden = args.shape.hidden, chunks = block.shares[kDown].chunks;
   const bool last = layer == args.shape.num_layers - 1;
-  const Pair pair = PairOf(block, lane);
-#pragma unroll 1
-  for (int i = finisher; i < share.units; i += kFinishers) {
-    if (!pair.valid) continue;
+  VisitUnits(block, share, finisher, lane, [&](int i, const Pair& pair) {
+    if (!pair.valid) return;
     const int column = share.Tile(i) * kTileRows + pair.row;
     const uint64_t* from = block.words.down + static_cast<int64_t>(pair.token) * hidden + column;
     float* residual = ResidualOf(block, i, pair);
@@ -212,16 +220,16 @@ __device__ __noinline__ void AddDown(uint32_t block_address, int layer, int fini
     }
     low = __fadd_rn(old_low, low);
     high = __fadd_rn(old_high, high);
-    const int64_t row = static_cast<int64_t>(pair.token) * hidden;
     if (last) {
-      args.residual[row + column] = low;
-      args.residual[row + column + 8] = high;
+      float* const row = args.residual + static_cast<int64_t>(pair.token) * hidden;
+      row[column] = low;
+      row[column + 8] = high;
     } else {
-      PublishPair(block.words.input + row, column, low, high, block.tags.Of(layer + 1));
+      PublishPair(block.Armed(layer + 1, pair.token, kArmedInput), column, low, high);
     }
     residual[0] = low;
     residual[8] = high;
-  }
+  });
 }
 
 // Each of the warps takes every kFinishers'th unit; a tile of the residual stream is always the same warp's.
@@ -236,7 +244,7 @@ __device__ void FinishLayers(uint32_t block_address, int finisher, int lane) {
   for (int layer = 0; layer < block.args.shape.num_layers; ++layer) {
     FinishQkv<kDim>(block_address, layer, finisher, lane, unit);
     unit += block.shares[kQkv].units;
-    FoldChunks<kDim>(block_address, block.tags.Of(layer), finisher, lane);
+    FoldChunks<kDim>(block_address, layer, finisher, lane);
     FinishAttentionOutput(block_address, layer, finisher, lane, unit);
     unit += block.shares[kAttentionOutput].units;
     FinishGateUp(block_address, layer, finisher, lane, unit);

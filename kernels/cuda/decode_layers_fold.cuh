@@ -71,8 +71,9 @@ __device__ inline void FoldSome(const uint64_t* columns, const uint64_t* statist
 
 // All that is this warp's of the step's rows.
 template <int kDim>
-__device__ __noinline__ void FoldChunks(uint32_t block_address, uint32_t tag, int finisher, int lane) {
+__device__ __noinline__ void FoldChunks(uint32_t block_address, int layer, int finisher, int lane) {
   const Block& block = BlockAt(block_address);
+  const uint32_t tag = block.tags.Of(layer);
   const DecodeLayersArgs& args = block.args;
   const int heads = args.shape.num_heads, kv_heads = args.shape.num_kv_heads, group = heads / kv_heads;
   const int blocks = static_cast<int>(gridDim.x);
@@ -100,8 +101,8 @@ __device__ __noinline__ void FoldChunks(uint32_t block_address, uint32_t tag, in
     const bool odd = lane % 2 != 0;
     const __half other_low = FromNeighbour(low), other_high = FromNeighbour(high);
     const int column = first_column + lane / 8 * 16 + lane % 8 + (odd ? 7 : 0);
-    PublishWord(block.words.attention + (static_cast<int64_t>(row) * block.q_size + head * kDim + column) / 2,
-                PackWithNeighbour(odd ? high : low, odd ? other_high : other_low, lane), tag);
+    PublishArmed(block.Armed(layer, row, kArmedAttention) + (head * kDim + column) / 2,
+                 PackWithNeighbour(odd ? high : low, odd ? other_high : other_low, lane));
   }
 }
 

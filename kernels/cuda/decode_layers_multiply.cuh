@@ -13,14 +13,16 @@ namespace ridge::kernels::cuda::decode_layers {
 
 #if __CUDA_ARCH__ >= 900
 
-// The squares' sums of groups of 256 columns, each by half a warp, of all groups and rows.
-__device__ inline void SumSquares(const Block& block, int hidden) {
+// The squares' sums of the rows that stand in x as [rows][kMaxHidden] floats: half a warp a group of 256
+// columns.
+__device__ inline void SumSquares(const Block& block, int groups) {
   constexpr int kValues = kNormGroup / kVirtualLanes;
-  const int groups = hidden / kNormGroup, lane = static_cast<int>(threadIdx.x) % kVirtualLanes;
-  const int all = block.rows * groups, first = static_cast<int>(threadIdx.x) / kVirtualLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kVirtualLanes, all = block.rows * groups;
 #pragma unroll 1
-  for (int i = first; i < (all + 1) / 2 * 2; i += kNormHalves) {  // both halves of a warp
-    const uint32_t from = block.normed + (min(i, all - 1) * kNormGroup + lane) * 4;
+  for (int i = static_cast<int>(threadIdx.x) / kVirtualLanes; i < (all + 1) / 2 * 2; i += kNormHalves) {
+    const int task = min(i, all - 1);  // both halves of a warp
+    const int row = task * block.groups_reciprocal >> 16, group = task - row * groups;
+    const uint32_t from = block.x + (row * kMaxHidden + group * kNormGroup + lane) * 4;
     float values[kValues];
 #pragma unroll
     for (int j = 0; j < kValues; ++j) values[j] = LoadSharedFloat(from + j * kVirtualLanes * 4);
@@ -30,111 +32,103 @@ __device__ inline void SumSquares(const Block& block, int hidden) {
 #pragma unroll
     for (int width = kVirtualLanes / 2; width >= 1; width /= 2)
       sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, width, kVirtualLanes));
-    if (lane == 0 && i < all) StoreSharedFloat(block.norm_sums + i * 4, sum);
+    if (lane == 0) StoreSharedFloat(block.norm_sums + (row * kNormHalves + group) * 4, sum);
   }
 }
 
-// Of groups' sums, in ascending order; loads go out together.
+// Of a row's groups, in ascending order; behind the last one stand zeros.
 __device__ inline float AddGroups(uint32_t sums, int groups) {
-  constexpr int kGroups = 8;
   float sum = 0.0f;
 #pragma unroll 1
-  for (int first = 0; first < groups; first += kGroups) {
-    float values[kGroups];
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) values[i] = LoadSharedFloat(sums + min(first + i, groups - 1) * 4);
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      if (first + i < groups) sum = __fadd_rn(sum, values[i]);
-    }
+  for (int first = 0; first < groups; first += 4) {
+    const uint4 values = LoadShared128(sums + first * 4);
+    sum = __fadd_rn(sum, __uint_as_float(values.x));
+    sum = __fadd_rn(sum, __uint_as_float(values.y));
+    sum = __fadd_rn(sum, __uint_as_float(values.z));
+    sum = __fadd_rn(sum, __uint_as_float(values.w));
   }
   return sum;
 }
 
-// RMSNorm of the handed-over rows to x [rows][hidden + kRowPad]. `kPairs`: of columns that a thread polls at
-// a time.
-template <int kPairs>
-__device__ __noinline__ void NormWords(uint32_t block_address, const uint64_t* words, uint32_t tag,
-                                       const float* weight) {
+// RMSNorm of the handed-over rows, whose first is at `from`, to x: a thread four columns of every row. What
+// a thread does for a row is few instructions, without a branch: they are fetched anew each time.
+template <int kRows>
+__device__ __noinline__ void NormRows(uint32_t block_address, const uint32_t* from, const float* weight) {
   const Block& block = BlockAt(block_address);
-  const int hidden = block.args.shape.hidden, row_pairs = hidden / 2, pairs = block.rows * row_pairs;
-  const int first = static_cast<int>(threadIdx.x);
-  for (int i = first; i < hidden / 4; i += kConsumers)
-    CopyAsync16(block.norm_weight + i * 16, weight + i * 4);
-  CommitCopies();
-#pragma unroll 1
-  for (int begin = first; begin < pairs; begin += kPairs * kConsumers) {
-    WordPair values[kPairs];
-    PollPairs(
-        values, tag, kWaitNorm, [&](int i) { return begin + i * kConsumers < pairs; },
-        [&](int i) { return words + (begin + i * kConsumers) * 2; });
+  const int hidden = block.args.shape.hidden, groups = hidden / kNormGroup, rows = block.rows;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpThreads;
+  // Threads beyond the columns have the last ones, too.
+  const int quad = min(thread, hidden / 4 - 1);
+  const float4 weights = reinterpret_cast<const float4*>(weight)[quad];
+  uint4 words[kRows];
+  PollArmed(
+      words, kWaitNorm, [&](int i) { return i < rows; },
+      [&](int i) { return from + i * kArmedRow + quad * 4; });
+  SyncWarps<kConsumers>(kConsumersBarrier);  // nobody reads the x before
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int pair = begin + i * kConsumers;
-      if (pair < pairs) StoreShared64(block.normed + pair * 8, values[i].Value(0), values[i].Value(1));
-    }
-  }
-  WaitForCopies<0>();
+  for (int i = 0; i < kRows; ++i) StoreShared128(block.x + i * kMaxHidden * 4 + quad * 16, words[i]);
   SyncWarps<kConsumers>(kConsumersBarrier);
-  SumSquares(block, hidden);
-  SyncWarps<kConsumers>(kConsumersBarrier);  // sums are there, and nobody reads the x before
-  const int groups = hidden / kNormGroup;
-#pragma unroll 1
-  for (int row = 0; row < block.rows; ++row) {
-    const float scale =
-        NormScale(AddGroups(block.norm_sums + row * groups * 4, groups), hidden, block.args.norm_eps);
-#pragma unroll 1
-    for (int begin = first; begin < row_pairs; begin += kPairs * kConsumers) {
-      float2 values[kPairs], weights[kPairs];
+  SumSquares(block, groups);
+  SyncWarps<kConsumers>(kConsumersBarrier);
+  if (warp < rows) {
+    const float sum = AddGroups(block.norm_sums + warp * kNormHalves * 4, groups);
+    StoreSharedFloat(block.norm_scales + warp * 4, NormScale(sum, hidden, block.args.norm_eps));
+  }
+  SyncWarps<kConsumers>(kConsumersBarrier);
+  const auto value = [&](uint32_t x, float scale, float of) {
+    return NormValue(__uint_as_float(x), scale, of);
+  };
+  const uint32_t to = block.x + quad * 8;
+  float largest = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int pair = min(begin + i * kConsumers, row_pairs - 1);
-        values[i] = LoadSharedFloats(block.normed + (row * row_pairs + pair) * 8);
-        weights[i] = LoadSharedFloats(block.norm_weight + pair * 8);
-      }
+  for (int i = 0; i < kRows; ++i) {
+    const float scale = LoadSharedFloat(block.norm_scales + i * 4);
+    const float a = value(words[i].x, scale, weights.x), b = value(words[i].y, scale, weights.y),
+                c = value(words[i].z, scale, weights.z), d = value(words[i].w, scale, weights.w);
+    largest = fmaxf(fmaxf(largest, fmaxf(fabsf(a), fabsf(b))), fmaxf(fabsf(c), fabsf(d)));
+    StoreShared64(to + i * kXStride, WordOf(__floats2half2_rn(a, b)), WordOf(__floats2half2_rn(c, d)));
+  }
+  if (largest > kHalfMax) {  // rare: again
+    // Every block has the same values: one of them counts.
+    unsigned long long* const saturations =
+        blockIdx.x == 0 && thread == quad ? block.args.saturations : nullptr;
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int pair = begin + i * kConsumers;
-        if (pair >= row_pairs) break;
-        // Every block has the same values: one of them counts.
-        const __half2 rounded = SaturateToHalf2(NormValue(values[i].x, scale, weights[i].x),
-                                                NormValue(values[i].y, scale, weights[i].y),
-                                                blockIdx.x == 0 ? block.args.saturations : nullptr);
-        StoreShared32(block.x + row * (hidden + kRowPad) * 2 + pair * 4, WordOf(rounded));
-      }
+    for (int i = 0; i < kRows; ++i) {
+      const float scale = LoadSharedFloat(block.norm_scales + i * 4);
+      const __half2 low = SaturateToHalf2(value(words[i].x, scale, weights.x),
+                                          value(words[i].y, scale, weights.y), saturations),
+                    high = SaturateToHalf2(value(words[i].z, scale, weights.z),
+                                           value(words[i].w, scale, weights.w), saturations);
+      StoreShared64(to + i * kXStride, WordOf(low), WordOf(high));
     }
   }
   SyncWarps<kConsumers>(kConsumersBarrier);
 }
 
-// Columns [first, first + count) of the handed-over fp16 rows [rows][row_words], to x [rows][count +
-// kRowPad]. Zeros for rows that are not in `valid_rows`.
-template <int kPairs>
-__device__ __noinline__ void CopyRows(uint32_t block_address, const uint64_t* words, int row_words, int first,
-                                      int count, uint32_t valid_rows, uint32_t tag) {
+// Columns of the handed-over fp16 rows, to x: eight a quad of words. The first row's are at `from`. Zeros for
+// rows that are not in `valid_rows`.
+template <int kRows>
+__device__ __noinline__ void CopyRows(uint32_t block_address, const uint32_t* from, int quads,
+                                      uint32_t valid_rows) {
+  // A thread has one quad of every other row, and a warp what is left of one row.
+  constexpr int kQuads = kConsumers / 2, kTurns = (kRows + 1) / 2;
+  static_assert(kQuads + kWarpThreads >= kMaxColumns / 8 && kRows <= kConsumerWarps);
   const Block& block = BlockAt(block_address);
-  const int row_pairs = count / 4, pairs = block.rows * row_pairs;
+  const int thread = static_cast<int>(threadIdx.x), rows = block.rows;
+  const int first_row = thread / kQuads, quad = thread % kQuads;
+  const int last_row = thread / kWarpThreads, last_quad = kQuads + thread % kWarpThreads;
+  const auto row = [&](int i) { return i < kTurns ? first_row + 2 * i : last_row; };
+  const auto has = [&](int i) { return row(i) < rows && (i < kTurns ? quad : last_quad) < quads; };
+  const uint32_t* const first_from = from + first_row * kArmedRow + quad * 4;
+  const uint32_t* const last_from = from + last_row * kArmedRow + last_quad * 4;
+  uint4 words[kTurns + 1];
+  PollArmed(
+      words, kWaitRows, [&](int i) { return has(i) && (valid_rows >> row(i) & 1) != 0; },
+      [&](int i) { return i < kTurns ? first_from + 2 * i * kArmedRow : last_from; });
   SyncWarps<kConsumers>(kConsumersBarrier);  // nobody reads the x before
-#pragma unroll 1
-  for (int begin = static_cast<int>(threadIdx.x); begin < pairs; begin += kPairs * kConsumers) {
-    WordPair values[kPairs];
-    const uint64_t* from[kPairs];
-    uint32_t to[kPairs];
-    bool wanted[kPairs];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      int row = 0, pair = begin + i * kConsumers;
-      for (; row + 1 < block.rows && pair >= row_pairs; ++row) pair -= row_pairs;
-      wanted[i] = pair < row_pairs && (valid_rows >> row & 1) != 0;
-      from[i] = words + static_cast<int64_t>(row) * row_words + first / 2 + pair * 2;
-      to[i] = block.x + (row * (count + kRowPad) + pair * 4) * 2;
-    }
-    PollPairs(
-        values, tag, kWaitRows, [&](int i) { return wanted[i]; }, [&](int i) { return from[i]; });
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      if (begin + i * kConsumers < pairs) StoreShared64(to[i], values[i].Value(0), values[i].Value(1));
-    }
+  for (int i = 0; i <= kTurns; ++i) {
+    if (has(i)) StoreShared128(block.x + row(i) * kXStride + (i < kTurns ? quad : last_quad) * 16, words[i]);
   }
   SyncWarps<kConsumers>(kConsumersBarrier);
 }
@@ -176,16 +170,16 @@ __device__ inline void StoreChain(const FragmentC& c, uint32_t sums, int tokens,
   StoreSharedFloat(to + (kSumStride + 8) * 4, c.x[3]);
 }
 
-// All chains of a phase that are this warp's. x has rows of `columns` + kRowPad elements: all of K, or the
-// split chunk. The phase begins at those numbers of a piece and of a unit.
-template <int kSlots>
-__device__ __noinline__ void Multiply(uint32_t block_address, int phase, int columns, int warp, int lane,
+// All chains of a phase that are this warp's. x has all of K, or the split chunk. The phase begins at those
+// numbers of a piece and of a unit.
+template <int kRows>
+__device__ __noinline__ void Multiply(uint32_t block_address, int phase, int warp, int lane,
                                       uint32_t first_piece, uint32_t first_unit) {
   const Block& block = BlockAt(block_address);
   const MatrixShare share = block.shares[phase];
   const int tasks = share.Tasks(), pieces = share.Pieces();
-  const RowPlaces<1> rows(block.rows, (columns + kRowPad) * 2, lane);
-  const Ring<kSlots> ring = block.RingOf<kSlots>();
+  const RowPlaces<1> rows(block.rows, kXStride, lane);
+  const auto ring = block.RingOf<RingSlots(kRows)>();
   const int chunk_bytes = block.sum_tokens * kSumStride * 4;
 #pragma unroll 1
   for (int first = 0; first < tasks; first += kConsumerWarps) {
@@ -199,6 +193,7 @@ __device__ __noinline__ void Multiply(uint32_t block_address, int phase, int col
       for (int piece = 0; piece < pieces; ++piece) {
         ring.AwaitFull(number);
         MultiplyPiece(c, ring.Piece(number) + lane * 16, slice, rows);
+        FenceForBulkCopies();
         __syncwarp();
         if (lane == 0) ring.Release(number);
         number += count;
@@ -227,10 +222,8 @@ __device__ inline uint32_t ValidRows(const Block& block) {
   return rows;
 }
 
-template <int kSlots, int kDim>
+template <int kRows, int kDim>
 __device__ void Consume(uint32_t block_address, int warp, int lane) {
-  // A thread's share of one row, or of several.
-  constexpr int kPairs = kSlots == kLongRing ? 2 : 4;
   const Block& block = BlockAt(block_address);
   const uint32_t valid_rows = ValidRows(block);
   uint32_t piece = 0, unit = 0;
@@ -238,27 +231,24 @@ __device__ void Consume(uint32_t block_address, int warp, int lane) {
   for (int i = 0; i < block.args.shape.num_layers * kPhases; ++i) {
     const int layer = i / kPhases, phase = i % kPhases;
     const MatrixShare& share = block.shares[phase];
-    const uint32_t tag = block.tags.Of(layer);
     if (phase == kAttentionOutput && block.has_item) {
       SyncWarps<kConsumers>(kConsumersBarrier);  // nobody reads x
-      if (warp < kChunkWarps) RunAttention<kSlots, kDim>(block_address, warp, lane, tag, piece);
+      if (warp < kChunkWarps) RunAttention<RingSlots(kRows), kDim>(block_address, warp, lane, layer, piece);
       piece += 2 * KeyPieces<kDim>(block.work);
     }
     if (share.units == 0) continue;
-    int columns = block.args.shape.hidden;
     if (phase == kQkv || phase == kGateUp) {
       const DecodeLayerWeights& weights = block.layers[layer];
-      NormWords<kPairs>(block_address, phase == kQkv ? block.words.input : block.words.middle, tag,
-                        phase == kQkv ? weights.attention_norm : weights.mlp_norm);
+      NormRows<kRows>(block_address, block.Armed(layer, 0, phase == kQkv ? kArmedInput : kArmedMiddle),
+                      phase == kQkv ? weights.attention_norm : weights.mlp_norm);
     } else if (phase == kDown) {
-      columns = share.chunk_steps * kTileDepth;
-      CopyRows<kPairs>(block_address, block.words.gated, block.args.shape.mlp / 2,
-                       share.split_chunk * columns, columns, 0xFFFFFFFFu, tag);
+      CopyRows<kRows>(block_address,
+                      block.Armed(layer, 0, kArmedGated) + share.split_chunk * (kMaxColumns / 2),
+                      share.chunk_steps * kTileDepth / 8, 0xFFFFFFFFu);
     } else {
-      columns = block.q_size;
-      CopyRows<kPairs>(block_address, block.words.attention, columns / 2, 0, columns, valid_rows, tag);
+      CopyRows<kRows>(block_address, block.Armed(layer, 0, kArmedAttention), block.q_size / 8, valid_rows);
     }
-    Multiply<kSlots>(block_address, phase, columns, warp, lane, piece, unit);
+    Multiply<kRows>(block_address, phase, warp, lane, piece, unit);
     piece += share.Tasks() * share.Pieces();
     unit += share.units;
   }

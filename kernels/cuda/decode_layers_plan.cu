@@ -21,16 +21,18 @@ DecodeLayersPlan PlanDecodeLayers(int32_t rows, const DecodeLayersShape& shape,
   DecodeLayersPlan plan{};
   plan.blocks = device.num_sms;
   if (!device.has_bulk_copies || rows < 1 || rows > kMaxDecodeLayersRows || shape.qk_norm ||
-      NormGroups(shape.hidden) > kNormHalves || shape.num_heads / shape.num_kv_heads > kMaxAttentionGroup ||
+      shape.hidden > kMaxHidden || shape.num_heads * shape.head_dim > kMaxColumns ||
+      DotChunk(shape.mlp) > kMaxColumns || shape.num_heads / shape.num_kv_heads > kMaxAttentionGroup ||
       (shape.head_dim != 64 && shape.head_dim != 128) || DotChunks(shape.mlp) > device.num_sms ||
       !HasEvenChunks(shape.hidden) || !HasEvenChunks(shape.mlp) ||
       !HasEvenChunks(shape.num_heads * shape.head_dim)) {
     return plan;
   }
-  for (const int32_t slots : {kLongRing, kShortRing}) {
-    if (slots == kLongRing && rows > 1) continue;
-    plan.ring_slots = slots;
-    plan.shared_bytes = LayoutOfDecodeLayers(rows, shape, plan.blocks, slots).bytes;
+  for (const int32_t max_rows : {1, 2, 4}) {
+    if (rows > max_rows) continue;
+    plan.max_rows = max_rows;
+    plan.ring_slots = RingSlots(max_rows);
+    plan.shared_bytes = LayoutOfDecodeLayers(max_rows, shape, plan.blocks).bytes;
     plan.possible = plan.shared_bytes + kStaticBytes <= device.shared_bytes_per_block;
     if (plan.possible) break;
   }
@@ -46,7 +48,8 @@ std::string DecodeLayersPlan::ToString() const {
 }
 
 int64_t DecodeLayersWorkspaceBytes(const DecodeLayersShape& shape, int32_t num_sms) {
-  return WordsOf(nullptr, shape, num_sms).bytes;
+  const DecodeLayersWords words = WordsOf(nullptr, shape, num_sms);
+  return words.tagged_bytes + words.armed_bytes;
 }
 
 }  // namespace ridge::kernels::cuda

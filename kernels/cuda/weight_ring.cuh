@@ -54,6 +54,12 @@ __device__ inline void StoreSharedFloat(uint32_t shared_address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_address), "f"(value) : "memory");
 }
 
+__device__ inline void StoreShared128(uint32_t shared_address, const uint4& value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
 __device__ inline void StoreShared64(uint32_t shared_address, uint32_t low, uint32_t high) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared_address), "r"(low), "r"(high) : "memory");
 }
@@ -87,7 +93,26 @@ __device__ inline void CopyBulk(uint32_t shared_address, const void* global, int
       : "memory");
 }
 
-// Before a piece that was written by ordinary stores is given back for a bulk copy.
+// From shared to global memory, both at multiples of 16 bytes; shared memory must stay until AwaitStores.
+__device__ inline void StoreBulk(void* global, uint32_t shared_address, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(shared_address), "r"(bytes)
+               : "memory");
+}
+
+// Until this thread's StoreBulk are done.
+__device__ inline void AwaitStores() {
+  asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// Brings them to L2. `bytes`: a multiple of 16.
+__device__ inline void PrefetchBulk(const void* global, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
+// Before a piece is given back for a bulk copy, by each thread that has read or written it: such a copy is
+// ordered behind ordinary accesses by this alone. An arrival at a barrier can overtake reads that have only
+// begun, and behind many other loads they can take longer than the copy.
 __device__ inline void FenceForBulkCopies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -88,7 +88,7 @@ TEST_P(DecodeLayersTest, GivesTheBitsOfKernelsOfTheirOwn) {
     }
   }
   // On the stream, with logits, and in graphs, where 3 rows are padded.
-  for (int32_t step = 0; step < 24; ++step) {
+  for (int32_t step = 0; step < 64; ++step) {
     const int32_t rows = step / 2 % kRows + 1;
     const bool logits = step % 2 == 0;
     StepResult results[2];

@@ -48,9 +48,9 @@ absl::StatusOr<DecodeLayers> DecodeLayers::Create(const ModelConfig& config, con
       CudaStatus(cudaMemcpy(layers.table_.as<void>(), table.data(), table_bytes, cudaMemcpyHostToDevice),
                  "table of layers");
   if (status.ok()) {
-    status = CudaStatus(cudaMemsetAsync(layers.workspace_.as<void>(), 0,
-                                        static_cast<size_t>(layers.workspace_.bytes()), stream),
-                        "decode workspace");
+    status = CudaStatus(
+        cuda::LaunchClearDecodeLayers(layers.workspace_.as<void>(), layers.shape_, device.num_sms, stream),
+        "decode workspace");
   }
   if (!status.ok()) return status;
   return layers;
