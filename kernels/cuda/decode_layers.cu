@@ -15,22 +15,26 @@
 // of the residual stream adds them. Every block norms for itself. Tiles of O and of the residual stream are a
 // block's own, so that its part stays in shared memory.
 //
-// Hand-over: words with tags (handover.cuh), one array a phase, tags that no other layer or launch has; who
-// needs a word polls it. An array is written again a layer later by blocks that then depend, through the
-// phases between, on everyone who read it. It cannot deadlock: all blocks are resident (a cooperative
+// Hand-over: who needs a word polls it (handover.cuh). What all blocks read, rows of the residual stream, of
+// attention's result and of the MLP, are armed words, an own place for each layer, so that none is written
+// twice in a launch; two sets take turns, and each launch arms what the one before it wrote. The filling warp
+// does that, and brings the words of the next layers to L2, where they are no longer after lm_head. What few
+// read has tags that no other layer or launch has; such an array is written again a layer later by blocks
+// that then depend, through the phases between, on everyone who read it. It cannot deadlock: all blocks are resident (a cooperative
 // launch), each warp goes through layers and phases in the same order, and a phase waits for nothing but
 // words of earlier ones. Within a block the filling warp waits for slots only, which the others give back in
 // the order of filling; attention needs at most 16 of 20 pieces at a time.
 //
 // What counts is the way from one result to the next: of a layer's 30 us, 20 are its weights at full speed,
 // and code that runs once a layer is fetched anew each time. So each phase is one function, short, and as
-// many threads as there are do its part.
+// many threads as there are do its part: in a norm each has four columns of all rows, at places that are
+// constants.
 //
 // Bits: each chunk of K is one chain of mma.m16n8k16, chunk sums are added in ascending order, attention's
 // chunks are folded in ascending order: those of the kernels in matmul.h and attention.h.
 //
-// Bytes: the layers' weights once, K and V once a KV head; from L2 8 bytes a value handed over and block.
-// FLOPs: 2 a weight and row, on tiles of 8 rows. Shared memory: the ring, x, sums: 219 KiB for one row of
+// Bytes: the layers' weights once, K and V once a KV head; from L2 the rows handed over, once a block. FLOPs:
+// 2 a weight and row, on tiles of 8 rows. Shared memory: the ring, x, sums: 223 KiB for one row of
 // Qwen2.5-1.5B. sm_90a only: elsewhere the plan says no. Reference: the kernels that it stands for
 // (tests/gpu/decode_layers_test.cc).
 #include <cuda_fp16.h>
