@@ -24,6 +24,7 @@
 #include "kernels/cuda/bandwidth_probe.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/matmul.h"
 #include "kernels/cuda/rms_norm.h"
 #include "kernels/cuda/rope_kv.h"
 #include "kernels/cuda/sampling.h"
@@ -166,10 +167,8 @@ void BenchAttention(Bench* bench, const Model& model, int runs, int context, int
   Check(AttentionSplitBlocks(d, bench->info().num_sms, &limits.split_blocks));
   if (AttentionChunkSharedBytes(d) <= bench->info().shared_bytes_per_block)
     limits.chunk_blocks = bench->info().num_sms / model.kv_heads * model.kv_heads;
-  AttentionPlan plan(limits);
   std::vector<AttentionRun> work;
   for (int i = 0; i < runs; ++i) work.push_back({i * rows, rows, context - rows, i});
-  plan.Build(work);
   AttentionArgs args = {};
   args.q = RandomHalves(static_cast<size_t>(runs) * rows * model.heads * d);
   args.out = Allocate<Half>(static_cast<size_t>(runs) * rows * model.heads * d);
@@ -183,28 +182,38 @@ void BenchAttention(Bench* bench, const Model& model, int runs, int context, int
   args.counters =
       Allocate<int32_t>(AttentionCounterBytes(limits.max_shared_tiles, model.kv_heads) / sizeof(int32_t));
   args.saturations = Allocate<unsigned long long>(1);
-  const AttentionWork split = {Upload(plan.split_items()),
-                               Upload(std::vector<int32_t>{static_cast<int32_t>(plan.split_items().size())})};
-  const AttentionItem* prefill = Upload(plan.prefill_items());
-  const auto num_prefill = static_cast<int32_t>(plan.prefill_items().size());
   double keys = 0;  // seen by all rows
   for (int row = 0; row < rows; ++row) keys += context - rows + row + 1;
   const double bytes = 2.0 * 2 * runs * context * model.kv_heads * d;
   const double flops = 4.0 * d * model.heads * runs * keys;
-  const bool chunks = plan.mode() == AttentionMode::kChunks;
-  bench->Time(name + (num_prefill > 0 ? " (prefill)"
-                      : chunks        ? " (chunks)"
-                                      : " (split)"),
-              bytes, flops, [&](int i) {
-                args.kv = KvLayerOf(pool, layers, i % layers, model.kv_heads, d);
-                if (chunks) {
-                  Check(LaunchAttentionChunk(args, split, limits.chunk_blocks, nullptr));
-                } else if (!plan.split_items().empty()) {
-                  Check(LaunchAttentionSplit(args, split, limits.split_blocks, nullptr));
-                }
-                if (num_prefill > 0) Check(LaunchAttentionPrefill(args, prefill, num_prefill, nullptr));
-              });
-  std::printf("    %s\n", plan.ToString().c_str());
+  // With wgmma where the card has it, and then without where that is another plan.
+  for (limits.has_wgmma = HasWgmma();; limits.has_wgmma = false) {
+    AttentionPlan plan(limits);
+    plan.Build(work);
+    const AttentionWork split = {
+        Upload(plan.split_items()),
+        Upload(std::vector<int32_t>{static_cast<int32_t>(plan.split_items().size())})};
+    const AttentionItem* prefill = Upload(plan.prefill_items());
+    const auto num_prefill = static_cast<int32_t>(plan.prefill_items().size());
+    const bool chunks = plan.mode() == AttentionMode::kChunks;
+    bench->Time(name + (num_prefill > 0 ? (limits.has_wgmma ? " (wgmma)" : " (prefill)")
+                        : chunks        ? " (chunks)"
+                                        : " (split)"),
+                bytes, flops, [&](int i) {
+                  args.kv = KvLayerOf(pool, layers, i % layers, model.kv_heads, d);
+                  if (chunks) {
+                    Check(LaunchAttentionChunk(args, split, limits.chunk_blocks, nullptr));
+                  } else if (!plan.split_items().empty()) {
+                    Check(LaunchAttentionSplit(args, split, limits.split_blocks, nullptr));
+                  }
+                  if (num_prefill == 0) return;
+                  Check(limits.has_wgmma
+                            ? LaunchAttentionPrefillWgmma(args, prefill, num_prefill, limits.num_sms, nullptr)
+                            : LaunchAttentionPrefill(args, prefill, num_prefill, nullptr));
+                });
+    std::printf("    %s\n", plan.ToString().c_str());
+    if (!limits.has_wgmma || num_prefill == 0) break;
+  }
   for (const void* data : {static_cast<const void*>(pool), static_cast<const void*>(args.q),
                            static_cast<const void*>(args.out), static_cast<const void*>(args.partials)})
     Check(cudaFree(const_cast<void*>(data)));
@@ -284,7 +293,9 @@ void RunAll(const char* path, const char* filter) {
   BenchAttention(&bench, qwen, 1, 4096, 4096);
   BenchAttention(&bench, qwen, 1, 4096, 512);
   BenchAttention(&bench, qwen, 1, 1024, 1024);
+  BenchAttention(&bench, qwen, 1, 512, 512);
   BenchAttention(&bench, qwen, 4, 256, 256);
+  BenchAttention(&bench, qwen, 8, 2048, 512);
   BenchAttention(&bench, smol, 1, 4096, 4096);
   for (const int rows : {1, 32, 256}) BenchLayerOps(&bench, rows);
   for (const int rows : {1, 32, 256}) {

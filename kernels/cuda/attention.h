@@ -29,6 +29,8 @@ namespace ridge::kernels::cuda {
 // Rows x heads of one KV head in a tile of AttentionSplit and of AttentionPrefill.
 inline constexpr int32_t kAttentionSplitRows = 16;
 inline constexpr int32_t kAttentionPrefillRows = 128;
+// AttentionPrefill's wgmma form has tiles of so many, too, which end sooner where there are few.
+inline constexpr int32_t kAttentionSmallPrefillRows = 64;
 
 // A tile of one sequence's rows and some chunks of their keys; every KV head takes it. Within a KV head of
 // `group` query heads, "virtual row" v is row v / group of the run and head v % group of the group.
@@ -50,7 +52,8 @@ struct AttentionItem {
   int32_t num_partials;   // of the tile; 1: not shared
   int32_t num_items;      // of the tile; 0: nobody folds its partials (AttentionChunk's alone)
   int32_t counter;        // counts the tile's items that are done
-  int32_t next;           // AttentionSplit's: the item that the same blocks take after this one; -1: none
+  int32_t next;  // the item that the same blocks take after this one; -1: none. AttentionPrefill has a block
+                 // for each
 };
 
 // What the kernels of a step read from device memory: uploaded with each step, so that a captured graph
@@ -100,5 +103,9 @@ int32_t AttentionChunkSharedBytes(int32_t head_dim);
 // head_dim 64 or 128 only (the plan knows). `num_items` as the host counted them.
 [[nodiscard]] cudaError_t LaunchAttentionPrefill(const AttentionArgs& args, const AttentionItem* items,
                                                  int32_t num_items, cudaStream_t stream);
+// The same where HasWgmma() (matmul.h) says that the card can, with the `num_sms` that the plan knows.
+[[nodiscard]] cudaError_t LaunchAttentionPrefillWgmma(const AttentionArgs& args, const AttentionItem* items,
+                                                      int32_t num_items, int32_t num_sms,
+                                                      cudaStream_t stream);
 
 }  // namespace ridge::kernels::cuda

@@ -14,6 +14,10 @@ constexpr double kSplitCachedChunkUs = 6.3;  // where many tiles read the same k
 constexpr double kSplitItemUs = 1.0;
 constexpr double kSplitFoldUs = 3.0;
 constexpr double kPrefillChunkUs = 17.0;  // AttentionPrefill, 128 virtual rows
+// AttentionPrefill by wgmma: 128 virtual rows and 64, and an item.
+constexpr double kWgmmaChunkUs = 6.0;
+constexpr double kSmallWgmmaChunkUs = 3.8;
+constexpr double kWgmmaItemUs = 1.5;
 
 double SplitItemUs(int32_t chunks) {
   return kSplitItemUs + kSplitChunkUs * chunks;
@@ -87,7 +91,7 @@ bool AttentionPlan::FitsPartials(int32_t chunks_per_item) const {
 }
 
 // Of the unshared tiles in split_, if they were cut into items of so many chunks: each in turn, the longest
-// first, to the list that is done first (as ChainSplitItems does it, but many alike at a time).
+// first, to the list that is done first (as ChainItems does it, but many alike at a time).
 double AttentionPlan::SplitUs(int32_t chunks_per_item) {
   sizes_.assign(chunks_per_item + 1, 0);  // items of so many chunks
   for (int32_t chunks = 1; chunks < static_cast<int32_t>(tiles_.size()); ++chunks) {
@@ -114,21 +118,22 @@ double AttentionPlan::SplitUs(int32_t chunks_per_item) {
 }
 
 // Says which items the same blocks take after each other.
-void AttentionPlan::ChainSplitItems() {
-  const auto num_lists = static_cast<size_t>(SplitLists());
-  if (split_.size() <= num_lists) return;
+void AttentionPlan::ChainItems(int32_t num_lists, double item_us, double chunk_us,
+                               std::vector<AttentionItem>* items) {
+  if (items->size() <= static_cast<size_t>(num_lists)) return;
   const auto chunks = [](const AttentionItem& item) { return item.chunk_end - item.chunk_begin; };
-  std::stable_sort(split_.begin(), split_.end(),
+  std::stable_sort(items->begin(), items->end(),
                    [&](const AttentionItem& a, const AttentionItem& b) { return chunks(a) > chunks(b); });
   lists_.clear();
-  for (size_t i = 0; i < split_.size(); ++i) {
-    if (i < num_lists) {
-      lists_.push_back({SplitItemUs(chunks(split_[i])), static_cast<int64_t>(i)});
+  for (size_t i = 0; i < items->size(); ++i) {
+    const double us = item_us + chunk_us * chunks((*items)[i]);
+    if (i < static_cast<size_t>(num_lists)) {
+      lists_.push_back({us, static_cast<int64_t>(i)});
     } else {
       std::pop_heap(lists_.begin(), lists_.end());
       Lists& least = lists_.back();
-      split_[least.count].next = static_cast<int32_t>(i);
-      least = {least.us + SplitItemUs(chunks(split_[i])), static_cast<int64_t>(i)};
+      (*items)[static_cast<size_t>(least.count)].next = static_cast<int32_t>(i);
+      least = {least.us + us, static_cast<int64_t>(i)};
     }
     std::push_heap(lists_.begin(), lists_.end());
   }
@@ -140,10 +145,10 @@ void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t c
   prefill_.clear();
   partials_ = 0;
   shared_tiles_ = 0;
-  const bool prefers_prefill = PrefersPrefill(runs);
+  const int32_t prefill_rows = PrefillRows(runs);
   for (const AttentionRun& run : runs) {
-    if (prefers_prefill && IsLong(run)) {
-      AddPrefill(run);
+    if (prefill_rows > 0 && IsLong(run)) {
+      AddPrefill(run, prefill_rows);
     } else {
       AddSplit(run, chunks_per_item);
     }
@@ -151,7 +156,10 @@ void AttentionPlan::BuildShared(const std::vector<AttentionRun>& runs, int32_t c
   // The longest first: what comes last should be short.
   std::stable_sort(prefill_.begin(), prefill_.end(),
                    [](const AttentionItem& a, const AttentionItem& b) { return a.chunk_end > b.chunk_end; });
-  ChainSplitItems();
+  if (limits_.has_wgmma)
+    ChainItems(PrefillLists(), kWgmmaItemUs,
+               prefill_rows == kAttentionPrefillRows ? kWgmmaChunkUs : kSmallWgmmaChunkUs, &prefill_);
+  ChainItems(SplitLists(), kSplitItemUs, kSplitChunkUs, &split_);
 }
 
 bool AttentionPlan::IsLong(const AttentionRun& run) const {
@@ -159,21 +167,39 @@ bool AttentionPlan::IsLong(const AttentionRun& run) const {
          run.num_rows * Group() >= kAttentionPrefillRows / 2;
 }
 
-// Compares the two kernels' times for the step's long runs together.
-bool AttentionPlan::PrefersPrefill(const std::vector<AttentionRun>& runs) const {
-  int64_t longest = 0, prefill_chunks = 0, split_chunks = 0;
+// Of the step's long runs in tiles of AttentionPrefill, or of its wgmma form.
+double AttentionPlan::PrefillUs(const std::vector<AttentionRun>& runs, int32_t tile_rows,
+                                double chunk_us) const {
+  int64_t longest = 0, all = 0;
   for (const AttentionRun& run : runs) {
     if (!IsLong(run)) continue;
     const int64_t chunks = Chunks(run.first_position + run.num_rows);
     longest = std::max(longest, chunks);
-    prefill_chunks += CeilDiv(int64_t{run.num_rows} * Group(), kAttentionPrefillRows) * chunks;
-    split_chunks += CeilDiv(int64_t{run.num_rows} * Group(), kAttentionSplitRows) * chunks;
+    all += CeilDiv(int64_t{run.num_rows} * Group(), tile_rows) * chunks;
   }
-  const int64_t prefill_rounds =
-      std::max(longest, CeilDiv(prefill_chunks * limits_.num_kv_heads, limits_.num_sms));
-  const int64_t split_rounds = CeilDiv(split_chunks * limits_.num_kv_heads, limits_.split_blocks);
-  return static_cast<double>(prefill_rounds) * kPrefillChunkUs <=
-         static_cast<double>(split_rounds) * kSplitCachedChunkUs;
+  return static_cast<double>(std::max(longest, CeilDiv(all * limits_.num_kv_heads, limits_.num_sms))) *
+         chunk_us;
+}
+
+// Of the tiles of long runs, by the kernels' times for all of them; 0 where AttentionSplit takes them.
+int32_t AttentionPlan::PrefillRows(const std::vector<AttentionRun>& runs) const {
+  int64_t split_chunks = 0;
+  for (const AttentionRun& run : runs) {
+    if (IsLong(run))
+      split_chunks += CeilDiv(int64_t{run.num_rows} * Group(), kAttentionSplitRows) *
+                      Chunks(run.first_position + run.num_rows);
+  }
+  const double split_us =
+      static_cast<double>(CeilDiv(split_chunks * limits_.num_kv_heads, limits_.split_blocks)) *
+      kSplitCachedChunkUs;
+  double us = PrefillUs(runs, kAttentionPrefillRows, limits_.has_wgmma ? kWgmmaChunkUs : kPrefillChunkUs);
+  int32_t rows = kAttentionPrefillRows;
+  if (limits_.has_wgmma) {
+    const double small_us = PrefillUs(runs, kAttentionSmallPrefillRows, kSmallWgmmaChunkUs);
+    if (small_us < us) rows = kAttentionSmallPrefillRows;
+    us = std::min(us, small_us);
+  }
+  return us <= split_us ? rows : 0;
 }
 
 AttentionItem AttentionPlan::MakeItem(const AttentionRun& run, int32_t first_virtual,
@@ -193,9 +219,9 @@ AttentionItem AttentionPlan::MakeItem(const AttentionRun& run, int32_t first_vir
   return item;
 }
 
-void AttentionPlan::AddPrefill(const AttentionRun& run) {
-  for (int32_t v = 0; v < run.num_rows * Group(); v += kAttentionPrefillRows)
-    prefill_.push_back(MakeItem(run, v, kAttentionPrefillRows));
+void AttentionPlan::AddPrefill(const AttentionRun& run, int32_t tile_rows) {
+  for (int32_t v = 0; v < run.num_rows * Group(); v += tile_rows)
+    prefill_.push_back(MakeItem(run, v, tile_rows));
 }
 
 void AttentionPlan::AddSplit(const AttentionRun& run, int32_t chunks_per_item) {
@@ -234,7 +260,8 @@ int32_t AttentionPlan::MaxSplitItems(const AttentionPlanLimits& limits, int32_t 
 int32_t AttentionPlan::MaxPrefillItems(const AttentionPlanLimits& limits, int32_t max_runs,
                                        int32_t max_rows) {
   const int64_t group = limits.num_heads / limits.num_kv_heads;
-  return static_cast<int32_t>(max_rows * group / kAttentionPrefillRows + max_runs);
+  const int32_t tile_rows = limits.has_wgmma ? kAttentionSmallPrefillRows : kAttentionPrefillRows;
+  return static_cast<int32_t>(max_rows * group / tile_rows + max_runs);
 }
 
 std::string AttentionPlan::ToString() const {

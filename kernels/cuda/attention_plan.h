@@ -23,7 +23,7 @@ struct AttentionRun {
 
 // What a step's attention consists of.
 enum class AttentionMode {
-  kGeneral,   // LaunchAttentionSplit, LaunchAttentionPrefill, or both
+  kGeneral,   // LaunchAttentionSplit, LaunchAttentionPrefill (or its wgmma form), or both
   kChunks,    // LaunchAttentionChunk
   kUnmerged,  // the same, and the matmul behind it folds what it leaves (MatmulArgs::unmerged)
 };
@@ -38,6 +38,7 @@ struct AttentionPlanLimits {
   int32_t max_shared_tiles;  // likewise
   int32_t chunk_blocks = 0;  // of LaunchAttentionChunk, all resident at once; 0 where it cannot run
   int32_t max_unmerged = 0;  // chunks of a step's only row that the matmul behind folds
+  bool has_wgmma = false;    // LaunchAttentionPrefillWgmma takes what LaunchAttentionPrefill would
   bool one_pass = false;     // a block walks all keys of its tile, whether that is wise or not
 };
 
@@ -53,7 +54,8 @@ class AttentionPlan {
 
   AttentionMode mode() const { return mode_; }
 
-  // For LaunchAttentionSplit (or LaunchAttentionChunk) and LaunchAttentionPrefill; either may be empty.
+  // For LaunchAttentionSplit (or LaunchAttentionChunk) and LaunchAttentionPrefill (or
+  // LaunchAttentionPrefillWgmma); either may be empty.
   const std::vector<AttentionItem>& split_items() const { return split_; }
   const std::vector<AttentionItem>& prefill_items() const { return prefill_; }
 
@@ -69,13 +71,16 @@ class AttentionPlan {
   // Blocks of AttentionSplit that take all KV heads of an item.
   int32_t SplitLists() const { return std::max(limits_.split_blocks / limits_.num_kv_heads, 1); }
   int32_t Group() const { return limits_.num_heads / limits_.num_kv_heads; }
+  // Of AttentionPrefill's wgmma form.
+  int32_t PrefillLists() const { return std::max(limits_.num_sms / limits_.num_kv_heads, 1); }
   bool IsLong(const AttentionRun& run) const;
-  bool PrefersPrefill(const std::vector<AttentionRun>& runs) const;
+  double PrefillUs(const std::vector<AttentionRun>& runs, int32_t tile_rows, double chunk_us) const;
+  int32_t PrefillRows(const std::vector<AttentionRun>& runs) const;
   bool FitsPartials(int32_t chunks_per_item) const;
   double SplitUs(int32_t chunks_per_item);
-  void ChainSplitItems();
+  void ChainItems(int32_t num_lists, double item_us, double chunk_us, std::vector<AttentionItem>* items);
   AttentionItem MakeItem(const AttentionRun& run, int32_t first_virtual, int32_t tile_rows) const;
-  void AddPrefill(const AttentionRun& run);
+  void AddPrefill(const AttentionRun& run, int32_t tile_rows);
   void AddSplit(const AttentionRun& run, int32_t chunks_per_item);
 
   AttentionPlanLimits limits_;
@@ -84,7 +89,7 @@ class AttentionPlan {
   int32_t shared_tiles_ = 0;
   std::vector<AttentionItem> split_;
   std::vector<AttentionItem> prefill_;
-  // Of SplitUs and ChainSplitItems.
+  // Of SplitUs and ChainItems.
   struct Lists {
     double us;                                                          // until they are done
     int64_t count;                                                      // of lists, or one list's last item

@@ -71,15 +71,39 @@ __device__ inline float ScoreScale(int head_dim) {
   return __fdiv_rn(kLog2E, std::sqrt(static_cast<float>(head_dim)));
 }
 
-// 2^x for x <= 0 (or a rounding error above), or minus infinity: the bits of Exp2, except that what lies
-// below 2^-64, which fp16 cannot tell from 0, stays above 0.
-__device__ inline float Exp2ForHalf(float x) {
+// 2^x for x <= 0 (or a rounding error above), or minus infinity, of each: the bits of Exp2, except that what
+// lies below 2^-64, which fp16 cannot tell from 0, stays above 0. Step by step, so that none waits for
+// another's.
+template <int kCount>
+__device__ inline void Exp2ForHalf(float (&x)[kCount]) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's last place is 1
-  x = fmaxf(x, -64.0f);
-  const float shifted = __fadd_rn(x, kRound);
-  const float n = __fsub_rn(shifted, kRound);
-  const float value = Evaluate(Exp2Polynomial(), __fsub_rn(x, n));
-  return __int_as_float(__float_as_int(value) + (__float_as_int(shifted) << 23));
+  constexpr Polynomial7 kPolynomial = Exp2Polynomial();
+  float shifted[kCount], value[kCount];
+#pragma unroll
+  for (float& y : x) y = fmaxf(y, -64.0f);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) shifted[i] = __fadd_rn(x[i], kRound);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) value[i] = __fsub_rn(shifted[i], kRound);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) x[i] = __fsub_rn(x[i], value[i]);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) value[i] = kPolynomial.terms[6];
+#pragma unroll
+  for (int term = 5; term >= 0; --term) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) value[i] = __fmaf_rn(value[i], x[i], kPolynomial.terms[term]);
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    x[i] =
+        __int_as_float(__float_as_int(__fmaf_rn(value[i], x[i], 1.0f)) + (__float_as_int(shifted[i]) << 23));
+}
+
+__device__ inline float Exp2ForHalf(float x) {
+  float values[1] = {x};
+  Exp2ForHalf(values);
+  return values[0];
 }
 
 // 2^(from c - to c), the factor of what was summed relative to maximum `from` where the maximum is now `to`.
@@ -87,12 +111,22 @@ __device__ inline float RescaleFactor(float from, float to, float c) {
   return Exp2(__fmaf_rn(from, c, -__fmul_rn(to, c)));
 }
 
-// P of two neighbouring keys of a row. A row that has seen no key yet has max = -inf and only masked scores.
+// What is added to a row's scaled scores. A row that has seen no key yet has max = -inf and only masked
+// scores.
+__device__ inline float ScoreOffset(float max, float c) {
+  const float offset = -__fmul_rn(max, c);  // apart, so that the choice is no branch
+  return max == -INFINITY ? 0.0f : offset;
+}
+
+__device__ inline uint32_t PackHalves(float low, float high) {
+  const __half2 halves = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&halves);
+}
+
+// P of two neighbouring keys of a row.
 __device__ inline uint32_t Probabilities(float score0, float score1, float max, float c) {
-  const float offset = max == -INFINITY ? 0.0f : -__fmul_rn(max, c);
-  const __half2 p =
-      __floats2half2_rn(Exp2ForHalf(__fmaf_rn(score0, c, offset)), Exp2ForHalf(__fmaf_rn(score1, c, offset)));
-  return *reinterpret_cast<const uint32_t*>(&p);
+  const float offset = ScoreOffset(max, c);
+  return PackHalves(Exp2ForHalf(__fmaf_rn(score0, c, offset)), Exp2ForHalf(__fmaf_rn(score1, c, offset)));
 }
 
 // The P operand of keys 16 s .. 16 s + 15 from the scores of n-tiles 2 s and 2 s + 1. Without `two_rows` that

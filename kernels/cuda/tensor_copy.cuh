@@ -32,6 +32,15 @@ __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int x, int y
       : "memory");
 }
 
+// To this block alone.
+__device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int x, int y, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+      "[%4];" ::"r"(to),
+      "l"(&map), "r"(x), "r"(y), "r"(barrier)
+      : "memory");
+}
+
 __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int x, int y, int z, uint32_t barrier,
                                uint16_t blocks) {
   asm volatile(

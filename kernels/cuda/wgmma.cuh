@@ -36,6 +36,20 @@ __device__ inline uint64_t SwizzledOperand(uint32_t shared_address) {
   return SharedOperand(shared_address, 16, 1024) | kSwizzle128;
 }
 
+// An operand of [k][n] rows: 64 columns in rows of 128 bytes, swizzled likewise, whose groups of 8 rows
+// follow each other; the next 64 columns stand `columns_stride` bytes behind. The address is that of the
+// first row.
+__device__ inline uint64_t SwizzledTransposed(uint32_t shared_address, uint32_t columns_stride) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return SharedOperand(shared_address, columns_stride, 1024) | kSwizzle128;
+}
+
+// The operand of the same form `bytes` behind.
+__device__ inline uint64_t AdvanceOperand(uint64_t operand, uint32_t bytes) {
+  constexpr uint64_t kForm = uint64_t{0xFFFFFFFF} << 32;
+  return (operand & kForm) | (static_cast<uint32_t>(operand) + (bytes >> 4));
+}
+
 // Before the first of a series, and again after registers that it reads were written.
 __device__ inline void WgmmaFence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -113,6 +127,75 @@ RIDGE_WGMMA(128, RIDGE_SUMS64, RIDGE_C64(0), "%64, %65, %66, %67", "%68", "%64",
 RIDGE_WGMMA(256, RIDGE_SUMS128, RIDGE_C128(0), "%128, %129, %130, %131", "%132", "%128", "%129")
 
 #undef RIDGE_WGMMA
+
+// The products of attention. Scores: c is a b (kFresh), or grows by it, for 64 keys; a and b are K-major.
+#define RIDGE_WGMMA_SCORES(OUTPUT, accumulates)                                         \
+  asm volatile("{ .reg .pred accumulate; setp.ne.b32 accumulate, " #accumulates         \
+               ", 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" RIDGE_SUMS32 \
+               "}, %32, %33, accumulate, 1, 1, 0, 0; }"                                 \
+               : RIDGE_FRAGMENTS8(OUTPUT, c, 0)                                         \
+               : "l"(a), "l"(b))
+#define RIDGE_FRAGMENT(OUTPUT, c, i) \
+  OUTPUT(c[i].x[0]), OUTPUT(c[i].x[1]), OUTPUT(c[i].x[2]), OUTPUT(c[i].x[3])
+#define RIDGE_FRAGMENTS8(OUTPUT, c, i)                                                                      \
+  RIDGE_FRAGMENT(OUTPUT, c, i), RIDGE_FRAGMENT(OUTPUT, c, i + 1), RIDGE_FRAGMENT(OUTPUT, c, i + 2),         \
+      RIDGE_FRAGMENT(OUTPUT, c, i + 3), RIDGE_FRAGMENT(OUTPUT, c, i + 4), RIDGE_FRAGMENT(OUTPUT, c, i + 5), \
+      RIDGE_FRAGMENT(OUTPUT, c, i + 6), RIDGE_FRAGMENT(OUTPUT, c, i + 7)
+
+template <bool kFresh>
+__device__ inline void WgmmaScores(FragmentC (&c)[8], uint64_t a, uint64_t b) {
+  if constexpr (kFresh) {
+    RIDGE_WGMMA_SCORES("=f", 0);
+  } else {
+    RIDGE_WGMMA_SCORES("+f", 1);
+  }
+}
+
+// Values: out [64][64 or 128] and 8 more columns of the operand b [16][columns + 8], `sum`, grow by a b.
+__device__ inline void WgmmaValues(FragmentC (&out)[8], FragmentC& sum, const FragmentA& a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 {" RIDGE_SUMS32
+      ", %32, %33, %34, %35}, {%36, %37, %38, %39}, %40, accumulate, 1, 1, 1; }"
+      : RIDGE_FRAGMENTS8("+f", out, 0), "+f"(sum.x[0]), "+f"(sum.x[1]), "+f"(sum.x[2]), "+f"(sum.x[3])
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
+}
+
+__device__ inline void WgmmaValues(FragmentC (&out)[16], FragmentC& sum, const FragmentA& a, uint64_t b) {
+  asm volatile(
+      "{ .reg .pred accumulate; setp.ne.b32 accumulate, 1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n136k16.f32.f16.f16 {" RIDGE_SUMS64
+      ", %64, %65, %66, %67}, {%68, %69, %70, %71}, %72, accumulate, 1, 1, 1; }"
+      : RIDGE_FRAGMENTS8("+f", out, 0), RIDGE_FRAGMENTS8("+f", out, 8), "+f"(sum.x[0]), "+f"(sum.x[1]),
+        "+f"(sum.x[2]), "+f"(sum.x[3])
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b));
+}
+
+// Around a series, of what it writes, and of what the operands of the next one are made from: keeps the
+// compiler from moving what makes or uses them into the series, which would run alone then.
+template <int kCount>
+__device__ inline void HoldFragments(FragmentC (&c)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : RIDGE_FRAGMENT("+f", c, i)::"memory");
+}
+
+// What is made of `c` before this is not moved behind it by the assembler, which would have it wait for a
+// series first: a loop that is never taken would store it.
+__device__ inline void MakeBefore(const FragmentC (&c)[8], int not_negative) {
+  asm volatile(
+      "{ .reg .pred p; setp.ge.s32 p, %32, 0; STAY: @p bra GO; "
+      "st.shared.v4.f32 [%32], {%0, %1, %2, %3}; st.shared.v4.f32 [%32], {%4, %5, %6, %7}; "
+      "st.shared.v4.f32 [%32], {%8, %9, %10, %11}; st.shared.v4.f32 [%32], {%12, %13, %14, %15}; "
+      "st.shared.v4.f32 [%32], {%16, %17, %18, %19}; st.shared.v4.f32 [%32], {%20, %21, %22, %23}; "
+      "st.shared.v4.f32 [%32], {%24, %25, %26, %27}; st.shared.v4.f32 [%32], {%28, %29, %30, %31}; "
+      "bra STAY; GO: }" ::RIDGE_FRAGMENTS8("f", c, 0),
+      "r"(not_negative)
+      : "memory");
+}
+
+#undef RIDGE_WGMMA_SCORES
+#undef RIDGE_FRAGMENT
+#undef RIDGE_FRAGMENTS8
 #undef RIDGE_SUMS4
 #undef RIDGE_SUMS16
 #undef RIDGE_SUMS32

@@ -29,11 +29,13 @@ struct Heads {
   int head_dim;
 };
 
-// How the work is cut: by AttentionPrefill; by AttentionSplit with all keys of a tile in one item, with one
-// chunk an item, or with two; by AttentionChunk, where the rows and the head_dim are such as it takes.
-enum class Cut { kPrefill, kSplitWhole, kSplitChunks, kSplitPairs, kChunks };
+// How the work is cut: by AttentionPrefill, or its wgmma form where the card has it; by AttentionSplit with
+// all keys of a tile in one item, with one chunk an item, or with two; by AttentionChunk, where the rows and
+// the head_dim are such as it takes.
+enum class Cut { kPrefill, kPrefillWgmma, kSplitWhole, kSplitChunks, kSplitPairs, kChunks };
 
-constexpr Cut kAllCuts[] = {Cut::kPrefill, Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs};
+constexpr Cut kAllCuts[] = {Cut::kPrefill, Cut::kPrefillWgmma, Cut::kSplitWhole, Cut::kSplitChunks,
+                            Cut::kSplitPairs};
 constexpr Cut kDecodeCuts[] = {Cut::kSplitWhole, Cut::kSplitChunks, Cut::kSplitPairs, Cut::kChunks};
 
 // The formula of kernels/cuda/attention.h as plain loops, a maximum a tile: P is rounded relative to it.
@@ -140,12 +142,15 @@ class AttentionTest : public testing::TestWithParam<Heads> {
   }
 
   // Those of an imaginary card that makes the plan choose the kernel.
-  static AttentionPlanLimits Limits(const Heads& heads, bool prefill) {
+  static AttentionPlanLimits Limits(const Heads& heads, Cut cut) {
+    const bool prefill = cut == Cut::kPrefill || cut == Cut::kPrefillWgmma;
     AttentionPlanLimits limits = {};
     limits.num_heads = heads.num_heads;
     limits.num_kv_heads = heads.num_kv_heads;
     limits.head_dim = heads.head_dim;
-    limits.num_sms = prefill ? 1 << 24 : 1;
+    limits.has_wgmma = cut == Cut::kPrefillWgmma;
+    // So few that blocks take several items.
+    limits.num_sms = limits.has_wgmma ? 3 * heads.num_kv_heads : prefill ? 1 << 24 : 1;
     limits.split_blocks = prefill ? 1 : 64;
     limits.max_partials = kMaxPartials;
     limits.max_shared_tiles = kMaxSharedTiles;
@@ -187,7 +192,7 @@ class AttentionTest : public testing::TestWithParam<Heads> {
       runs.push_back({rows, part.end - part.begin, part.begin, part.sequence, part.num_read});
       rows += part.end - part.begin;
     }
-    const AttentionPlanLimits limits = Limits(GetParam(), cut == Cut::kPrefill);
+    const AttentionPlanLimits limits = Limits(GetParam(), cut);
     AttentionPlan plan(limits);
     const bool chunks = cut == Cut::kChunks && (d == 64 || d == 128);
     plan.BuildShared(runs, cut == Cut::kSplitChunks || cut == Cut::kChunks ? 1
@@ -210,7 +215,10 @@ class AttentionTest : public testing::TestWithParam<Heads> {
           LaunchAttentionSplit(args, {split.data(), num_split.data()}, limits.split_blocks, nullptr));
     }
     if (num_prefill > 0) {
-      EXPECT_CUDA_OK(LaunchAttentionPrefill(args, prefill.data(), num_prefill, nullptr));
+      EXPECT_CUDA_OK(
+          limits.has_wgmma && HasWgmma()
+              ? LaunchAttentionPrefillWgmma(args, prefill.data(), num_prefill, limits.num_sms, nullptr)
+              : LaunchAttentionPrefill(args, prefill.data(), num_prefill, nullptr));
     }
     std::vector<Half> result = out.Download();
     EXPECT_EQ(saturations.Download()[0], 0u);
@@ -273,10 +281,12 @@ TEST_P(AttentionTest, IsWithinAnUlpOfTheReferenceAtEveryLengthOfContext) {
 
 TEST_P(AttentionTest, PrefillIsWithinAnUlpOfTheReference) {
   SetUpSequences({700, 65});
-  const std::vector<Half> out = Run({{0, 0, 700}, {1, 0, 65}}, Cut::kPrefill);
-  for (int row : {0, 1, 15, 16, 63, 64, 100, 255, 256, 300, 511, 512, 699})
-    ExpectCloseToReference(out, row, 0, row);
-  for (int row : {0, 17, 64}) ExpectCloseToReference(out, 700 + row, 1, row);
+  for (const Cut cut : {Cut::kPrefill, Cut::kPrefillWgmma}) {
+    const std::vector<Half> out = Run({{0, 0, 700}, {1, 0, 65}}, cut);
+    for (int row : {0, 1, 15, 16, 63, 64, 100, 255, 256, 300, 511, 512, 699})
+      ExpectCloseToReference(out, row, 0, row);
+    for (int row : {0, 17, 64}) ExpectCloseToReference(out, 700 + row, 1, row);
+  }
 }
 
 TEST_P(AttentionTest, LongContextIsWithinAnUlpOfTheReference) {
@@ -372,7 +382,7 @@ TEST_P(AttentionTest, TheMatmulBehindFoldsChunksToTheSameBits) {
     MatmulArgs merged{};
     const DeviceBuffer<Half> row(Run({part}, Cut::kSplitWhole));
     merged.x = row.data();
-    AttentionPlanLimits limits = Limits(GetParam(), false);
+    AttentionPlanLimits limits = Limits(GetParam(), Cut::kChunks);
     limits.chunk_blocks = 1 << 16;
     limits.max_unmerged = kMaxUnmerged;
     AttentionPlan plan(limits);

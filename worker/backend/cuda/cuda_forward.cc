@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(
       cuda::AttentionSplitBlocks(config.head_dim, device.num_sms, &forward->attention_limits_.split_blocks),
       "attention"));
   forward->attention_limits_.one_pass = !split_attention;
+  forward->attention_limits_.has_wgmma = forward->device_.has_wgmma;
   if (split_attention) forward->LimitChunks();
   if (status.ok()) status = forward->Allocate(limits, stream);
   if (status.ok() && cublas == nullptr && decode_layers) {
@@ -319,8 +320,10 @@ void CudaForward::Attention(const StepLayout& layout, const char* upload, const 
   args.counters = attention_counters_.as<int32_t>();
   args.saturations = saturations();
   if (layout.prefill_count > 0) {
-    Check(cuda::LaunchAttentionPrefill(args, At<cuda::AttentionItem>(upload, layout.prefill_items),
-                                       layout.prefill_count, stream),
+    const auto* items = At<cuda::AttentionItem>(upload, layout.prefill_items);
+    Check(attention_limits_.has_wgmma
+              ? cuda::LaunchAttentionPrefillWgmma(args, items, layout.prefill_count, device_.num_sms, stream)
+              : cuda::LaunchAttentionPrefill(args, items, layout.prefill_count, stream),
           "prefill attention");
   }
   if (layout.split_count == 0) return;

@@ -31,10 +31,10 @@ std::vector<AttentionRun> DecodeRuns(int count, int context) {
   return runs;
 }
 
-// The split items that blocks take one after another, by the first one.
-std::vector<std::vector<AttentionItem>> Lists(const AttentionPlan& plan, const AttentionPlanLimits& limits) {
-  const std::vector<AttentionItem>& items = plan.split_items();
-  const size_t blocks = std::max(limits.split_blocks / limits.num_kv_heads, 1);
+// The items that blocks take one after another, by the first one: of `num_blocks` for each KV head.
+std::vector<std::vector<AttentionItem>> Lists(const std::vector<AttentionItem>& items, int num_blocks,
+                                              const AttentionPlanLimits& limits) {
+  const size_t blocks = std::max(num_blocks / limits.num_kv_heads, 1);
   std::vector<std::vector<AttentionItem>> lists;
   for (size_t first = 0; first < std::min(blocks, items.size()); ++first) {
     lists.emplace_back();
@@ -42,6 +42,10 @@ std::vector<std::vector<AttentionItem>> Lists(const AttentionPlan& plan, const A
       lists.back().push_back(items[i]);
   }
   return lists;
+}
+
+std::vector<std::vector<AttentionItem>> Lists(const AttentionPlan& plan, const AttentionPlanLimits& limits) {
+  return Lists(plan.split_items(), limits.split_blocks, limits);
 }
 
 void ExpectCovers(const AttentionPlan& plan, const AttentionPlanLimits& limits,
@@ -72,9 +76,13 @@ void ExpectCovers(const AttentionPlan& plan, const AttentionPlanLimits& limits,
       take(item);
     }
   }
-  for (const AttentionItem& item : plan.prefill_items()) {
-    EXPECT_LE(item.num_virtual, kAttentionPrefillRows);
-    take(item);
+  const int prefill_blocks =
+      limits.has_wgmma ? limits.num_sms : static_cast<int>(plan.prefill_items().size()) * limits.num_kv_heads;
+  for (const std::vector<AttentionItem>& list : Lists(plan.prefill_items(), prefill_blocks, limits)) {
+    for (const AttentionItem& item : list) {
+      EXPECT_LE(item.num_virtual, kAttentionPrefillRows);
+      take(item);
+    }
   }
   for (const AttentionItem& item : plan.split_items()) {
     if (item.num_partials > 1) {
@@ -103,6 +111,7 @@ TEST(AttentionPlan, CoversEveryRowAndChunkOnce) {
     limits.head_dim = std::vector<int>{64, 128, 80}[random() % 3];
     limits.max_partials = std::vector<int>{0, 5, 300, 4096}[random() % 4];
     limits.max_shared_tiles = std::vector<int>{0, 3, 1024}[random() % 3];
+    limits.has_wgmma = random() % 2 == 0;
     std::vector<AttentionRun> runs;
     int rows = 0;
     for (int i = 0, count = 1 + random() % 9; i < count; ++i) {
@@ -224,6 +233,35 @@ TEST(AttentionPlan, TakesPrefillForMiddlingRunsOnlyWhereTheyFillTheCard) {
   for (int i = 0; i < 8; ++i) runs.push_back({512 * i, 512, 0, i});
   plan.Build(runs);
   EXPECT_TRUE(plan.split_items().empty());
+}
+
+TEST(AttentionPlan, ByWgmmaTilesAreSmallWhereTheyAreFew) {
+  AttentionPlanLimits limits = Limits();
+  limits.has_wgmma = true;
+  AttentionPlan plan(limits);
+  const std::vector<AttentionRun> chunk = {{0, 512, 3584, 0}};
+  plan.Build(chunk);
+  EXPECT_EQ(plan.prefill_items().size(), 512u * 6 / kAttentionSmallPrefillRows);
+  ExpectCovers(plan, limits, chunk);
+  const std::vector<AttentionRun> prompt = {{0, 4096, 0, 0}};
+  plan.Build(prompt);
+  EXPECT_EQ(plan.prefill_items().size(), 4096u * 6 / kAttentionPrefillRows);
+  ExpectCovers(plan, limits, prompt);
+}
+
+TEST(AttentionPlan, ByWgmmaBlocksHaveAboutTheSameToDo) {
+  AttentionPlanLimits limits = Limits();
+  limits.has_wgmma = true;
+  AttentionPlan plan(limits);
+  plan.Build({{0, 4096, 0, 0}});
+  int least = INT32_MAX, most = 0;
+  for (const std::vector<AttentionItem>& list : Lists(plan.prefill_items(), limits.num_sms, limits)) {
+    int own = 0;
+    for (const AttentionItem& item : list) own += item.chunk_end;
+    least = std::min(least, own);
+    most = std::max(most, own);
+  }
+  EXPECT_LE(most, least + 6);
 }
 
 AttentionPlanLimits ChunkLimits() {
