@@ -150,6 +150,7 @@ __device__ inline void MultiplyPiece(FragmentC& c, uint32_t piece, uint32_t slic
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     if (group + 1 < kGroups) fetch(group + 1);
+    __syncwarp();  // else the last product is left until the piece has been given back: 0.01 ms a step
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       const uint4& w = a[group % 2][i];

@@ -44,9 +44,10 @@ absl::StatusOr<DecodeLayers> DecodeLayers::Create(const ModelConfig& config, con
                                   "decode workspace");
   if (!memory.ok()) return memory.status();
   layers.workspace_ = *std::move(memory);
-  absl::Status status =
-      CudaStatus(cudaMemcpy(layers.table_.as<void>(), table.data(), table_bytes, cudaMemcpyHostToDevice),
-                 "table of layers");
+  // On the stream: its steps would not wait for a copy that came from elsewhere.
+  absl::Status status = CudaStatus(
+      cudaMemcpyAsync(layers.table_.as<void>(), table.data(), table_bytes, cudaMemcpyHostToDevice, stream),
+      "table of layers");
   if (status.ok()) {
     status = CudaStatus(
         cuda::LaunchClearDecodeLayers(layers.workspace_.as<void>(), layers.shape_, device.num_sms, stream),
