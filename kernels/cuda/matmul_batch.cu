@@ -304,7 +304,8 @@ cudaError_t LaunchMatmulBatch(const MatmulPlan& plan, const MatmulArgs& args, cu
   const int tiles = plan.row_tile / kTileRows, groups = plan.split_chunks ? 1 : kManyGroups;
   if (args.m < 1 || args.m > plan.token_tile || args.k % kTileDepth != 0 || tiles > groups * kGroupTiles ||
       (!plan.split_chunks && (DotChunk(args.k) != kSliceColumns || plan.token_tile == 8)) ||
-      args.norm_x != nullptr || (args.output == MatmulOutput::kArgMax && plan.split_chunks) ||
+      args.norm_x != nullptr || args.unmerged.items != nullptr ||
+      (args.output == MatmulOutput::kArgMax && plan.split_chunks) ||
       (args.output == MatmulOutput::kPartials && !plan.split_chunks) || !HasWgmma())
     return cudaErrorInvalidValue;
   const auto chunks =

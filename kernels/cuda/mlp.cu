@@ -169,17 +169,16 @@ __device__ inline void AwaitCount(const int32_t* counter, int count, int place) 
 __device__ void CopyWeights(const MlpParameters& p, const SlotRing& ring) {
   const uint64_t policy = EvictFirstPolicy();
   Cursor at, landed;
-  int under_way = 0;
+  int under_way = 0, limit = p.plan.in_flight_ahead;
   // Whatever else a multiprocessor asks for, and its fences, wait behind the weights that are under way: not
-  // more of them than it takes to keep memory busy.
+  // more of them than it takes to keep memory busy, and fewer where the block also waits for others.
   const auto begin_slot = [&](int tiles) {
     ring.AwaitEmpty(at, kWaitWeightSlot);
-    if (under_way < p.plan.in_flight) {
-      under_way += 1;
-    } else {
+    for (; under_way >= limit; --under_way) {
       ring.AwaitFull(landed, kWaitWeights);
       landed.Advance(ring.slots);
     }
+    ++under_way;
     ArriveExpecting(ring.Full(at), tiles * kMlpTileBytes);
   };
   const MatmulArgs& gate_up = p.args.gate_up;
@@ -198,14 +197,19 @@ __device__ void CopyWeights(const MlpParameters& p, const SlotRing& ring) {
       at.Advance(ring.slots);
     }
   }
-  for (int step = 0; step < gate_up.k / kTileDepth; step += kSliceSteps) {
+  const int slices = gate_up.k / kMlpSliceColumns;
+  for (int slice = 0; slice < slices; ++slice) {
+    const int step = slice * kSliceSteps;
+    if (slice == static_cast<int>(ring.slots)) limit = p.plan.in_flight;
     begin_slot(share.count);
     if (share.count > 0) CopyBoxOnce(ring.Slot(at), map, step, share.first, ring.Full(at), policy);
     at.Advance(ring.slots);
   }
   if (block >= p.plan.down_units) return;
   const ChunkUnit unit(p.args.down, kMlpUnitTiles);
+  limit = p.plan.in_flight_ahead;
   for (int slice = 0; slice < unit.Slices(); slice += kMlpUnitSlices) {
+    if (slice == static_cast<int>(ring.slots) * kMlpUnitSlices) limit = p.plan.in_flight;
     begin_slot(kMlpUnitSlices * kMlpUnitTiles);
     for (int i = 0; i < kMlpUnitSlices; ++i) {
       CopyBoxOnce(ring.Slot(at) + i * kMlpUnitTiles * kMlpTileBytes, p.down,

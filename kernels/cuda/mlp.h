@@ -25,14 +25,15 @@ struct MlpShape {
 // Whether the kernel can do it, and how it is cut.
 struct MlpPlan {
   bool possible;
-  int32_t tokens;         // rows of x that are multiplied: 8, 32 or 64
-  int32_t blocks;         // one a multiprocessor
-  int32_t project_units;  // blocks that have a chunk of K of some row tiles of attention's output matmul
-  int32_t down_units;     // the same of down
-  int32_t slots;          // of the ring of weights
-  int32_t slot_bytes;     // of one
-  int32_t in_flight;      // slots that are asked for at a time
-  int32_t shared_bytes;   // of a block
+  int32_t tokens;           // rows of x that are multiplied: 8, 32 or 64
+  int32_t blocks;           // one a multiprocessor
+  int32_t project_units;    // blocks that have a chunk of K of some row tiles of attention's output matmul
+  int32_t down_units;       // the same of down
+  int32_t slots;            // of the ring of weights
+  int32_t slot_bytes;       // of one
+  int32_t in_flight;        // slots that are asked for at a time
+  int32_t in_flight_ahead;  // the same while a matmul's weights first fill the ring, before its x is there
+  int32_t shared_bytes;     // of a block
 
   std::string ToString() const;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/rms_norm.h"
@@ -431,6 +432,7 @@ void CudaForward::BehindAttention(const CudaLayer& layer, int32_t rows, cudaStre
     args.y = residual_.as<float>();
     Multiply("attention output matmul", layer.attention_output, attention_.as<Half>(), nullptr, rows, args,
              stream);
+    RIDGE_CHECK(num_partials_ > 0);  // the MLP's norm adds chunks
   }
   const auto matmul = [&](const CudaMatrix& matrix, const DeviceMemory& x, cuda::MatmulOutput output) {
     cuda::MatmulArgs args{};
