@@ -9,7 +9,7 @@ namespace ridge::worker {
 
 using TokenId = int32_t;
 
-// Most tokens whose log-probabilities a row gives besides its own.
+// Most tokens whose log-probabilities a row gives besides its own; nor are they more than the vocabulary has.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
 // Most biases of a sequence.

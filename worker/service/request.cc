@@ -98,6 +98,14 @@ void ResolveStops(const v1::GenerateRequest& request, std::vector<TokenId> eos_i
   call->include_stop = request.include_stop_in_output();
 }
 
+// A row cannot report more tokens than there are.
+void ResolveLogprobs(const v1::GenerateRequest& request, const ServedModel& model, SequenceSpec* spec) {
+  spec->sampling.logprobs = request.has_logprobs();
+  spec->sampling.top_logprobs = std::min(request.logprobs(), model.config.vocab_size);
+  spec->prompt_logprobs = request.has_prompt_logprobs();
+  spec->sampling.prompt_top_logprobs = std::min(request.prompt_logprobs(), model.config.vocab_size);
+}
+
 void KeepLast(int32_t count, std::vector<TokenId>* ids) {
   if (static_cast<size_t>(count) < ids->size()) ids->erase(ids->begin(), ids->end() - count);
 }
@@ -124,10 +132,7 @@ absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, std::ve
   status.Update(CheckPromptLogprobs(request, call.spec.prompt.size()));
   if (!status.ok()) return status;
 
-  call.spec.sampling.logprobs = request.has_logprobs();
-  call.spec.sampling.top_logprobs = request.logprobs();
-  call.spec.prompt_logprobs = request.has_prompt_logprobs();
-  call.spec.sampling.prompt_top_logprobs = request.prompt_logprobs();
+  ResolveLogprobs(request, model, &call.spec);
   call.echo = request.echo();
   call.num_choices = request.has_n() ? request.n() : 1;
   call.spec.priority = request.priority();

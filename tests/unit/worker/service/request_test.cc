@@ -230,6 +230,26 @@ TEST(RequestTest, ControlsAreSortedAndDistinct) {
   EXPECT_EQ(call->spec.sampling.prompt_top_logprobs, 2);
 }
 
+TEST(RequestTest, NoMoreTokensAreReportedThanTheVocabularyHas) {
+  ServedModel model = SmallModelWithoutTokenizer();
+  model.config.vocab_size = 5;
+  model.config.eos_token_ids = {4};
+  const std::string prompt = "prompt_ids { ids: [1, 2] } echo: true ";
+  const absl::StatusOr<ResolvedCall> call =
+      ResolveText(prompt + "logprobs: 20 prompt_logprobs: 6 sampling { top_k: 20 }", model);
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->spec.sampling.top_logprobs, 5);
+  EXPECT_EQ(call->spec.sampling.prompt_top_logprobs, 5);
+  EXPECT_EQ(call->spec.sampling.top_k, 20);
+  EXPECT_EQ(ResolveText(prompt + "logprobs: 4", model)->spec.sampling.top_logprobs, 4);
+  ExpectRefused({{prompt + "logprobs: 21", "logprobs: 21 is not in 0 to 20"},
+                 {prompt + "sampling { logit_bias { key: 5 value: 1 } }", "sampling.logit_bias[5]: outside"},
+                 {prompt + "sampling { bad_token_ids: [0, 5] }", "sampling.bad_token_ids[1]: 5 is outside"},
+                 {prompt + "sampling { bad_token_ids: [0, 1, 2, 3, 4] }", "sampling.bad_token_ids: together"},
+                 {prompt + "min_tokens: 1 stop_token_ids: [0, 1, 2, 3]", "sampling.bad_token_ids: together"}},
+                model);
+}
+
 TEST(RequestTest, MinTokensReachNoFurtherThanTheLimit) {
   EXPECT_EQ(ResolveText("prompt: 'abc' min_tokens: 7")->spec.controls.min_tokens, 7);
   // Together with the prompt it would be more than 32 bits hold.
