@@ -104,15 +104,7 @@ void SimulatedBackend::Apply(const StepPlan& plan) {
     slot.last_token = -1;
     slot.blocks.clear();
   }
-  for (const SlotAttach& attach : plan.attaches) {
-    RIDGE_CHECK(attach.slot >= 0 && static_cast<size_t>(attach.slot) < slots_.size());
-    Slot& slot = slots_[static_cast<size_t>(attach.slot)];
-    RIDGE_CHECK(!slot.attached);
-    slot.attached = true;
-    slot.sampling = attach.sampling;
-    slot.controls = attach.controls;
-    slot.prompt_tokens = attach.prompt_tokens;
-  }
+  for (const SlotAttach& attach : plan.attaches) Attach(attach);
   for (const BlockAppend& append : plan.appends) {
     RIDGE_CHECK(append.block >= 0 && static_cast<size_t>(append.block) * kBlockTokens < hashes_.size());
     SlotAt(append.slot).blocks.push_back(append.block);
@@ -123,6 +115,22 @@ void SimulatedBackend::Apply(const StepPlan& plan) {
   }
 }
 
+void SimulatedBackend::Attach(const SlotAttach& attach) {
+  RIDGE_CHECK(attach.slot >= 0 && static_cast<size_t>(attach.slot) < slots_.size());
+  Slot& slot = slots_[static_cast<size_t>(attach.slot)];
+  RIDGE_CHECK(!slot.attached);
+  const TokenControls& controls = attach.controls;
+  slot.attached = true;
+  slot.sampling = attach.sampling;
+  slot.allowed_ids = controls.allowed_ids;
+  slot.is_banned.assign(controls.banned_ids.empty() ? 0 : static_cast<size_t>(info_.vocab_size), false);
+  for (TokenId id : controls.banned_ids) slot.is_banned[static_cast<size_t>(id)] = true;
+  slot.late_ids = controls.late_ids;
+  absl::c_sort(slot.late_ids);
+  slot.min_tokens = controls.min_tokens;
+  slot.prompt_tokens = attach.prompt_tokens;
+}
+
 void SimulatedBackend::RunSegment(const StepPlan& plan, const Segment& segment, StepResult* result) {
   Slot& slot = SlotAt(segment.slot);
   const int32_t end = segment.first_position + segment.num_rows;
@@ -130,9 +138,9 @@ void SimulatedBackend::RunSegment(const StepPlan& plan, const Segment& segment, 
   RIDGE_CHECK(segment.first_position >= 0 && segment.num_rows >= 1 &&
               static_cast<size_t>(read) <= slot.blocks.size() * kBlockTokens);
   uint64_t hash = segment.first_position == 0 ? model_hash_ : HashAt(slot, segment.first_position - 1);
-  const auto banned =
-      absl::MakeConstSpan(plan.banned)
-          .subspan(static_cast<size_t>(segment.banned_offset), static_cast<size_t>(segment.num_banned));
+  const auto first_banned = plan.banned.begin() + segment.banned_offset;
+  std::vector<TokenId> banned(first_banned, first_banned + segment.num_banned);
+  absl::c_sort(banned);
   const TokenId* host = plan.tokens.data() + segment.token_offset;
   for (int32_t position = segment.first_position; position < end; ++position) {
     const bool from_slot = segment.first_row_from_slot && position == segment.first_position;
@@ -155,14 +163,13 @@ void SimulatedBackend::RunSegment(const StepPlan& plan, const Segment& segment, 
 TokenId SimulatedBackend::Sample(const Slot& slot, int32_t position, absl::Span<const TokenId> banned,
                                  uint64_t hash) const {
   const SamplingParams& sampling = slot.sampling;
-  const TokenControls& controls = slot.controls;
   if (sampling.temperature != 0) hash = Mix(hash ^ Mix(sampling.seed + (uint64_t{sampling.choice} << 32)));
-  const bool is_early = position + 1 - slot.prompt_tokens < controls.min_tokens;
+  const bool is_early = position + 1 - slot.prompt_tokens < slot.min_tokens;
   const auto is_banned = [&](TokenId token) {
-    const auto has = [token](absl::Span<const TokenId> ids) { return absl::c_linear_search(ids, token); };
-    return has(controls.banned_ids) || has(banned) || (is_early && has(controls.late_ids));
+    return (!slot.is_banned.empty() && slot.is_banned[static_cast<size_t>(token)]) ||
+           absl::c_binary_search(banned, token) || (is_early && absl::c_binary_search(slot.late_ids, token));
   };
-  const auto& allowed = controls.allowed_ids;
+  const auto& allowed = slot.allowed_ids;
   const uint64_t choices = allowed.empty() ? static_cast<uint64_t>(info_.vocab_size) : allowed.size();
   // The high half times the number of choices: no bias that matters, no division. The next choice that is not
   // banned; one is left.

@@ -53,7 +53,10 @@ class SimulatedBackend : public Backend {
   struct Slot {
     bool attached = false;
     SamplingParams sampling;
-    TokenControls controls;
+    std::vector<TokenId> allowed_ids;  // empty: all
+    std::vector<bool> is_banned;       // by id; empty: none
+    std::vector<TokenId> late_ids;     // ascending
+    int32_t min_tokens = 0;
     int32_t prompt_tokens = 0;
     TokenId last_token = -1;  // -1: nothing was sampled yet
     std::vector<BlockId> blocks;
@@ -65,10 +68,11 @@ class SimulatedBackend : public Backend {
 
   void WaitUntil(int64_t time_ns);
   void Apply(const StepPlan& plan);
+  void Attach(const SlotAttach& attach);
   void RunSegment(const StepPlan& plan, const Segment& segment, StepResult* result);
   Slot& SlotAt(SlotId id);
   uint64_t& HashAt(const Slot& slot, int32_t position);
-  // The token after a row at `position`, whose hash this is; not one of `banned`.
+  // The token after a row at `position`, whose hash this is; not one of `banned`, which are ascending.
   TokenId Sample(const Slot& slot, int32_t position, absl::Span<const TokenId> banned, uint64_t hash) const;
   // Adds an output with as many alternatives as asked for.
   static void AddOutput(TokenId token, bool logprob, int32_t num_top, uint64_t hash, StepResult* result);

@@ -1,5 +1,6 @@
 #include "worker/backend/simulated/simulated_backend.h"
 
+#include <ctime>
 #include <set>
 #include <vector>
 
@@ -96,6 +97,27 @@ TEST_F(SimulatedBackendTest, HonoursWhatMayNotBeGenerated) {
   const StepResult result = backend->Collect(backend->Submit(plan)).value();
   EXPECT_EQ(result.outputs[0].token, 7);
   EXPECT_EQ(result.outputs[1].token, 8);
+}
+
+// Seconds a token, if each id were looked for in each list from its beginning.
+TEST_F(SimulatedBackendTest, LongListsOfWhatMayNotBeGeneratedCostLittle) {
+  const auto backend = Make("zero");
+  const int32_t vocab_size = backend->Info().vocab_size;
+  StepDriver driver(backend.get(), kNumBlocks);
+  SlotAttach attach{0, kGreedy};
+  std::vector<TokenId> rest;
+  for (TokenId id = vocab_size - 1; id >= 0; --id) {
+    if (id != 77) (id % 2 == 0 ? attach.controls.banned_ids : rest).push_back(id);
+  }
+  driver.Attach(attach);
+  driver.AddRows(0, {1, 2, 3}, 1);
+  driver.Run();
+  const std::clock_t begin = std::clock();
+  for (int i = 0; i < 10; ++i) {
+    driver.AddDecodeRow(0, rest);
+    EXPECT_EQ(driver.Run().outputs[0].token, 77);
+  }
+  EXPECT_LT(std::clock() - begin, 2 * CLOCKS_PER_SEC);
 }
 
 TEST_F(SimulatedBackendTest, ScoresKnownTokensAndCopiesBlocks) {
