@@ -18,6 +18,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "common/check.h"
 #include "worker/backend/simulated/simulated_backend.h"
+#include "worker/decision/sequence_memory.h"
 #include "worker/loop/engine.h"
 #include "worker/loop/engine_core.h"
 #include "worker/loop/engine_metrics.h"
@@ -139,6 +140,38 @@ void MeasurePrefixCache() {
   }
   std::printf("{\"publish_us_per_block\": %.3f, \"hit_us_per_block\": %.3f, \"miss_us_per_prompt\": %.3f}\n",
               publish_us / (kPrompts * kBlocks), hit_us / (kPrompts * kBlocks), miss_us / kPrompts);
+}
+
+// A sequence of 131,072 tokens whose blocks another one published before: its chain goes on from that one's.
+// What publishing a decoded block costs while blocks are evicted.
+void MeasureBorrowedChain() {
+  constexpr int32_t kBlocks = 8192;
+  constexpr int32_t kDecoded = 64;
+  BlockPool pool(2 * kBlocks + 2 * kDecoded);
+  PrefixCache cache(&pool);
+  SequenceMemory memory(MemoryPolicy::kOnDemand, true, 0, &pool, &cache);
+  Sequence sequence;
+  for (int32_t i = 0; i < kBlocks * kBlockTokens; ++i) sequence.spec.prompt.push_back((i * 7) % 150'000);
+  const std::vector<BlockId> lent = pool.Allocate(kBlocks);
+  cache.Publish({0, ""}, sequence.spec.prompt, lent);
+  sequence.blocks = pool.Allocate(kBlocks + kDecoded);
+  sequence.collected_rows = kBlocks * kBlockTokens;
+  memory.Publish(&sequence);
+  const std::vector<BlockId> idle = pool.Allocate(kDecoded);
+  cache.Publish({0, "other"}, absl::MakeConstSpan(sequence.spec.prompt).first(kDecoded * kBlockTokens), idle);
+  pool.Release(idle);
+  double publish_us = 0;
+  for (int32_t i = 0; i < kDecoded; ++i) {
+    pool.Allocate(1);
+    sequence.generated.resize(sequence.generated.size() + kBlockTokens, i);
+    sequence.collected_rows += kBlockTokens;
+    const double begin_us = NowUs();
+    memory.Publish(&sequence);
+    publish_us += NowUs() - begin_us;
+  }
+  RIDGE_CHECK(cache.evictions() == kDecoded && sequence.published_blocks == kBlocks + kDecoded);
+  std::printf("{\"publish_us_of_borrowed_chain\": %.3f, \"chain_blocks\": %d}\n", publish_us / kDecoded,
+              kBlocks);
 }
 
 double ThreadUs() {
@@ -270,6 +303,7 @@ int main(int argc, char** argv) {
   ridge::worker::MeasureStep(false);
   ridge::worker::MeasureEngine();
   ridge::worker::MeasurePrefixCache();
+  ridge::worker::MeasureBorrowedChain();
   ridge::worker::MeasureCacheShare(7);
   return 0;
 }

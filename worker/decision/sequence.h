@@ -157,9 +157,7 @@ struct Sequence {
   int32_t planned_tokens = 0;    // tokens generated once all submitted steps are collected
   int32_t collected_rows = 0;    // K and V exist for positions [0, collected_rows)
   int32_t published_blocks = 0;  // of `blocks`, as far as the prefix cache knows them
-  ChainNode chain;               // after the published blocks
-  bool chain_borrows = false;    // of blocks that are not in `blocks`, and so may be evicted meanwhile
-  int64_t chain_evictions = 0;   // of the prefix cache when the chain was known to be reachable
+  ChainNode chain;  // after the published blocks; gone where one of it was another's, and evicted
   int64_t lends_from_plan = -1;  // from which plan on others may read its prompt's K and V; -1: not yet
   int32_t steps_in_flight = 0;   // submitted steps with rows of this sequence
 

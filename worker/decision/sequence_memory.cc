@@ -61,7 +61,6 @@ bool SequenceMemory::Take(Sequence* sequence, bool to_limit, int32_t spared, int
   sequence->published_blocks = lender != nullptr ? 0 : found;
   sequence->blocks.insert(sequence->blocks.end(), fresh.begin(), fresh.end());
   sequence->chain = std::move(beginning.node);
-  sequence->chain_borrows = false;
   sequence->prefill_tokens = sequence->known_tokens();
   sequence->planned_rows = sequence->collected_rows = beginning.rows;
   sequence->planned_tokens = static_cast<int32_t>(sequence->generated.size());
@@ -80,21 +79,16 @@ BlockId SequenceMemory::Extend(Sequence* sequence) {
 void SequenceMemory::Publish(Sequence* sequence) {
   const int32_t full_blocks = sequence->collected_rows / kBlockTokens;
   if (!prefix_cache_ || sequence->published_blocks >= full_blocks) return;
-  // What the sequence itself holds is not evicted: its own chain is walked only where it leaves its blocks.
-  if (sequence->chain_borrows &&
-      std::exchange(sequence->chain_evictions, cache_->evictions()) != cache_->evictions() &&
-      !cache_->IsReachable(sequence->chain)) {
+  // What the sequence itself holds is not evicted, but another's block that its chain goes through may be.
+  if (!cache_->IsReachable(sequence->chain)) {
     sequence->published_blocks = 0;
     sequence->chain = {0, sequence->spec.cache_salt};
-    sequence->chain_borrows = false;
   }
   const auto new_blocks = absl::MakeConstSpan(sequence->blocks)
                               .subspan(static_cast<size_t>(sequence->published_blocks),
                                        static_cast<size_t>(full_blocks - sequence->published_blocks));
   sequence->CopyTokens(sequence->published_blocks * kBlockTokens, full_blocks * kBlockTokens, &tokens_);
-  PrefixCache::Published published = cache_->Publish(sequence->chain, tokens_, new_blocks);
-  sequence->chain = std::move(published.node);
-  sequence->chain_borrows |= published.borrows;
+  sequence->chain = cache_->Publish(sequence->chain, tokens_, new_blocks);
   sequence->published_blocks = full_blocks;
 }
 

@@ -1,6 +1,7 @@
 #include "worker/memory/block_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 
@@ -70,6 +71,13 @@ void BlockPool::Release(absl::Span<const BlockId> blocks) {
 void BlockPool::Keep(BlockId block) {
   RIDGE_CHECK(blocks_[block].readers > 0);
   blocks_[block].kept = true;
+}
+
+void BlockPool::Discard(BlockId block) {
+  Block& state = blocks_[block];
+  if (!std::exchange(state.kept, false) || state.readers > 0) return;
+  --num_idle_;
+  free_.push_back(block);
 }
 
 void BlockPool::AppendIdle(BlockId block) {

@@ -58,6 +58,9 @@ class BlockPool {
   // From now on an owned block becomes idle rather than free.
   void Keep(BlockId block);
 
+  // No longer: an idle block is free from now on.
+  void Discard(BlockId block);
+
   // Asks memory for what is known of a block.
   void Prefetch(BlockId block) const { __builtin_prefetch(&blocks_[block]); }
 

@@ -60,38 +60,28 @@ PrefixCache::Match PrefixCache::Find(const std::string& salt, absl::Span<const T
   return match;
 }
 
-PrefixCache::Published PrefixCache::Publish(const ChainNode& parent, absl::Span<const TokenId> tokens,
-                                            absl::Span<const BlockId> blocks) {
+ChainNode PrefixCache::Publish(const ChainNode& parent, absl::Span<const TokenId> tokens,
+                               absl::Span<const BlockId> blocks) {
   RIDGE_CHECK(tokens.size() == blocks.size() * kBlockTokens);
-  RIDGE_CHECK(parent.id == 0 || nodes_[parent.block].id == parent.id);
-  Published published{parent};
+  RIDGE_CHECK(IsReachable(parent));
+  ChainNode node = parent;
   for (size_t i = 0; i < blocks.size(); ++i) {
     // What is written of them, which nobody may have looked at for long, is asked for together.
     for (size_t next = i; i % kRun == 0 && next < std::min(i + kRun, blocks.size()); ++next) {
       Prefetch(blocks[next]);
     }
     const TokenId* block_tokens = tokens.data() + i * kBlockTokens;
-    BlockId block = Lookup(published.node, block_tokens);
-    if (block < 0) Insert(published.node, block_tokens, block = blocks[i]);
-    published.borrows |= block != blocks[i];
-    published.node = {nodes_[block].id, {}, block};
+    BlockId block = Lookup(node, block_tokens);
+    if (block < 0) Insert(node, block_tokens, block = blocks[i]);
+    node = {nodes_[block].id, {}, block};
   }
-  return published;
+  return node;
 }
 
 void PrefixCache::Prefetch(BlockId block) const {
   __builtin_prefetch(&nodes_[block]);
   __builtin_prefetch(&nodes_[block].tokens[kBlockTokens - 1]);
   pool_->Prefetch(block);
-}
-
-bool PrefixCache::IsReachable(const ChainNode& node) const {
-  uint64_t id = node.id;
-  for (BlockId block = node.block; id != 0; block = nodes_[block].parent_block) {
-    if (block < 0 || nodes_[block].id != id) return false;
-    id = nodes_[block].parent;
-  }
-  return true;
 }
 
 BlockId PrefixCache::Lookup(const ChainNode& parent, const TokenId* tokens) const {
@@ -101,7 +91,7 @@ BlockId PrefixCache::Lookup(const ChainNode& parent, const TokenId* tokens) cons
   if (parent.id != 0) {
     const Node& node = nodes_[parent.block];
     if (node.child >= 0 && has_tokens(node.child)) return node.child;
-    if (node.indexed_children == 0) return -1;
+    if (node.indexed_child < 0) return -1;
   }
   const uint64_t hash = HashOf(secret_, parent.id, parent.salt, tokens);
   for (size_t place = PlaceOf(hash); index_[place].block >= 0; place = After(place)) {
@@ -117,40 +107,57 @@ BlockId PrefixCache::Lookup(const ChainNode& parent, const TokenId* tokens) cons
 
 void PrefixCache::Insert(const ChainNode& parent, const TokenId* tokens, BlockId block) {
   Node& node = nodes_[block];
-  // It may be known as the continuation of a chain that is gone.
-  if (node.id != 0) Erase(block);
+  RIDGE_CHECK(node.id == 0);
   node.id = next_id_++;
   node.parent = parent.id;
   node.parent_block = parent.block;
-  node.child = -1;
-  node.indexed_children = 0;
+  node.child = node.indexed_child = -1;
   std::copy_n(tokens, kBlockTokens, node.tokens.begin());
   node.is_indexed = parent.id == 0 || nodes_[parent.block].child >= 0;
   if (node.is_indexed) {
     if (parent.id == 0) salts_[block] = parent.salt;
-    if (parent.id != 0) ++nodes_[parent.block].indexed_children;
     node.hash = HashOf(secret_, parent.id, parent.salt, tokens);
     AddToIndex(block);
-  } else {
-    nodes_[parent.block].child = block;
   }
+  if (parent.id != 0) Link(block);
   pool_->Keep(block);
   ++cached_blocks_;
 }
 
-void PrefixCache::Erase(BlockId block) {
+void PrefixCache::Link(BlockId block) {
   Node& node = nodes_[block];
-  if (node.is_indexed) RemoveFromIndex(block);
-  if (node.parent != 0 && nodes_[node.parent_block].id == node.parent) {
-    Node& parent = nodes_[node.parent_block];
-    if (node.is_indexed) {
-      --parent.indexed_children;
-    } else {
-      parent.child = -1;
-    }
+  Node& parent = nodes_[node.parent_block];
+  if (!node.is_indexed) {
+    parent.child = block;
+    return;
   }
-  node.id = 0;
-  --cached_blocks_;
+  node.next = std::exchange(parent.indexed_child, block);
+  node.previous = -1;
+  if (node.next >= 0) nodes_[node.next].previous = block;
+}
+
+void PrefixCache::Unlink(BlockId block) {
+  const Node& node = nodes_[block];
+  Node& parent = nodes_[node.parent_block];
+  if (!node.is_indexed) {
+    parent.child = -1;
+    return;
+  }
+  (node.previous >= 0 ? nodes_[node.previous].next : parent.indexed_child) = node.next;
+  if (node.next >= 0) nodes_[node.next].previous = node.previous;
+}
+
+void PrefixCache::EraseBranch(BlockId block) {
+  if (nodes_[block].parent != 0) Unlink(block);
+  const size_t begin = branch_.size();
+  branch_.push_back(block);
+  for (size_t i = begin; i < branch_.size(); ++i) {
+    Node& node = nodes_[branch_[i]];
+    if (node.is_indexed) RemoveFromIndex(branch_[i]);
+    node.id = 0;
+    if (node.child >= 0) branch_.push_back(node.child);
+    for (BlockId child = node.indexed_child; child >= 0; child = nodes_[child].next) branch_.push_back(child);
+  }
 }
 
 void PrefixCache::AddToIndex(BlockId block) {
@@ -179,8 +186,17 @@ void PrefixCache::Forget(absl::Span<const BlockId> blocks) {
   for (BlockId block : blocks) {
     if (nodes_[block].parent != 0) __builtin_prefetch(&nodes_[nodes_[block].parent_block]);
   }
-  for (BlockId block : blocks) Erase(block);
-  evictions_ += static_cast<int64_t>(blocks.size());
+  branch_.clear();
+  for (BlockId block : blocks) {
+    if (nodes_[block].id != 0) EraseBranch(block);
+  }
+  cached_blocks_ -= static_cast<int64_t>(branch_.size());
+  evictions_ += static_cast<int64_t>(branch_.size());
+  // Of a sequence's blocks the tail is evicted first: nothing continues it. Only where another's blocks do,
+  // these are given up too, the lowest first.
+  if (branch_.size() == blocks.size()) return;
+  std::sort(branch_.begin(), branch_.end());
+  for (BlockId block : branch_) pool_->Discard(block);
 }
 
 }  // namespace ridge::worker

@@ -4,7 +4,7 @@
 // it. A chain is a path of nodes: each names its parent and holds its own block's ids. A look-up compares
 // these ids (a hash only finds the candidate), so that a hit is never another text's memory. What a block
 // holds depends on the tokens before its end alone, and so a hit gives the bits that computing it again would
-// give.
+// give. With an evicted block all that continues it is forgotten, which nobody could find any more.
 //
 // Threads: engine thread only. Ownership: the pool outlives the cache, which listens to its evictions.
 #pragma once
@@ -44,16 +44,13 @@ class PrefixCache {
   Match Find(const std::string& salt, absl::Span<const TokenId> tokens);
 
   // Whether a look-up still finds the way to this node: no block of its chain was evicted.
-  bool IsReachable(const ChainNode& node) const;
+  bool IsReachable(const ChainNode& node) const { return node.id == 0 || nodes_[node.block].id == node.id; }
 
-  struct Published {
-    ChainNode node;        // of the last block
-    bool borrows = false;  // a node on the way is another block's
-  };
-  // Makes full blocks, of kBlockTokens of `tokens` each, findable as the continuation of `parent`, which was
-  // not evicted; to be called after the step that wrote them was collected, while they are owned. Where the
-  // same continuation is there already, the chain goes on from that node, and the block is not kept.
-  Published Publish(const ChainNode& parent, absl::Span<const TokenId> tokens,
+  // Makes full blocks, of kBlockTokens of `tokens` each, findable as the continuation of `parent`, which is
+  // reachable; to be called after the step that wrote them was collected, while they are owned. Where the
+  // same continuation is there already, the chain goes on from that node, and the block is not kept. Returns
+  // the last block's node.
+  ChainNode Publish(const ChainNode& parent, absl::Span<const TokenId> tokens,
                     absl::Span<const BlockId> blocks);
 
   // Asks memory for what Publish will write of a block.
@@ -69,9 +66,11 @@ class PrefixCache {
     uint64_t parent = 0;
     BlockId parent_block = -1;
     // Most nodes have one continuation: it is known here. Others are found by their hash, as chains' first
-    // blocks are.
+    // blocks are, and stand in a list, the last one that came first.
     BlockId child = -1;
-    int32_t indexed_children = 0;
+    BlockId indexed_child = -1;
+    BlockId next = -1;  // in its parent's list
+    BlockId previous = -1;
     bool is_indexed = false;
     uint64_t hash = 0;  // of parent, salt and tokens, where it is indexed
     std::array<TokenId, kBlockTokens> tokens;
@@ -88,7 +87,11 @@ class PrefixCache {
   // The kept block that continues `parent`, which is kept too, with these tokens; -1: none.
   BlockId Lookup(const ChainNode& parent, const TokenId* tokens) const;
   void Insert(const ChainNode& parent, const TokenId* tokens, BlockId block);
-  void Erase(BlockId block);
+  // What continues a node.
+  void Link(BlockId block);
+  void Unlink(BlockId block);
+  // Forgets a block and all that continues it, which is added to branch_.
+  void EraseBranch(BlockId block);
   void AddToIndex(BlockId block);
   void RemoveFromIndex(BlockId block);
   void Forget(absl::Span<const BlockId> blocks);
@@ -99,6 +102,7 @@ class PrefixCache {
   std::vector<Place> index_;        // a power of two, at least twice as many as there are blocks
   std::vector<Node> nodes_;         // of each block
   std::vector<std::string> salts_;  // of the blocks that begin a chain
+  std::vector<BlockId> branch_;     // that Forget has erased
   int64_t cached_blocks_ = 0;
   int64_t evictions_ = 0;
 };

@@ -133,7 +133,7 @@ void PlainEngine::PlanDecodes(PlainPlan* plan, Step* step) {
       Preempt(victim);
     }
     if (available_blocks() == 0 || item->state != State::kRunning) continue;
-    item->blocks.push_back(TakeBlock());
+    item->blocks.push_back(TakeBlocks(1)[0]);
     plan->blocks[item->id].push_back(item->blocks.back());
   }
   for (Item* item : Running()) {
@@ -322,7 +322,7 @@ bool PlainEngine::TakeBlocks(Item* item, PlainPlan* plan) {
   }
   refused_ = 0;
   item->blocks = found;
-  for (int32_t i = 0; i < missing; ++i) item->blocks.push_back(TakeBlock());
+  for (BlockId block : TakeBlocks(missing)) item->blocks.push_back(block);
   if (rows % kBlockTokens > 0)
     plan->copies.emplace_back(lender->blocks[found.size()], item->blocks[found.size()]);
   item->published = lender != nullptr ? 0 : static_cast<int32_t>(found.size());
@@ -354,12 +354,11 @@ void PlainEngine::Publish(Item* item) {
   if (!config_.policy.prefix_cache) return;
   while ((item->published + 1) * kBlockTokens <= item->collected) {
     // What the chain rests on may be gone: it begins anew.
-    if (!IsReachable(item->node)) item->published = item->node = 0;
+    if (!IsKnown(item->node)) item->published = item->node = 0;
     const std::vector<TokenId> tokens = Tokens(*item, item->published * kBlockTokens);
     const Node* node = FindNode(item->node, item->spec.cache_salt, tokens);
     if (node == nullptr) {
       const BlockId block = item->blocks[static_cast<size_t>(item->published)];
-      std::erase_if(nodes_, [&](const Node& other) { return other.block == block; });
       nodes_.push_back(
           {++last_node_, item->node, item->node == 0 ? item->spec.cache_salt : "", tokens, block});
       node = &nodes_.back();
@@ -409,19 +408,40 @@ std::vector<TokenId> PlainEngine::Tokens(const Item& item, int32_t begin) {
   return {item.tokens.begin() + begin, item.tokens.begin() + begin + kBlockTokens};
 }
 
-BlockId PlainEngine::TakeBlock() {
-  BlockId block;
-  if (!free_.empty()) {
-    block = free_.back();
-    free_.pop_back();
-  } else {
-    block = idle_.front();
-    idle_.erase(idle_.begin());
-    std::erase_if(nodes_, [&](const Node& node) { return node.block == block; });
-    ++evictions_;
+std::vector<BlockId> PlainEngine::TakeBlocks(int32_t count) {
+  std::vector<BlockId> taken;
+  std::set<BlockId> evicted;
+  for (int32_t i = 0; i < count; ++i) {
+    if (!free_.empty()) {
+      taken.push_back(free_.back());
+      free_.pop_back();
+    } else {
+      taken.push_back(idle_.front());
+      evicted.insert(idle_.front());
+      idle_.erase(idle_.begin());
+    }
+    readers_[taken.back()] = 1;
   }
-  readers_[block] = 1;
-  return block;
+  Evict(std::move(evicted));
+  return taken;
+}
+
+void PlainEngine::Evict(std::set<BlockId> blocks) {
+  for (size_t known = 0; known != blocks.size();) {
+    known = blocks.size();
+    std::set<int64_t> ids;
+    for (const Node& node : nodes_) {
+      if (blocks.contains(node.block)) ids.insert(node.id);
+    }
+    for (const Node& node : nodes_) {
+      if (ids.contains(node.parent)) blocks.insert(node.block);
+    }
+  }
+  evictions_ += static_cast<int64_t>(blocks.size());
+  std::erase_if(nodes_, [&](const Node& node) { return blocks.contains(node.block); });
+  for (BlockId block : blocks) {
+    if (std::erase(idle_, block) > 0) free_.push_back(block);
+  }
 }
 
 void PlainEngine::ReleaseBlocks(const std::vector<BlockId>& blocks) {
@@ -446,10 +466,8 @@ const PlainEngine::Node* PlainEngine::FindNode(int64_t parent, const std::string
   return nullptr;
 }
 
-bool PlainEngine::IsReachable(int64_t node) const {
-  if (node == 0) return true;
-  const auto it = std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& n) { return n.id == node; });
-  return it != nodes_.end() && IsReachable(it->parent);
+bool PlainEngine::IsKnown(int64_t node) const {
+  return node == 0 || std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& n) { return n.id == node; });
 }
 
 void PlainEngine::EnterTenant(const std::string& tenant) {

@@ -131,11 +131,13 @@ class PlainEngine {
   // Of the block that begins there.
   static std::vector<TokenId> Tokens(const Item& item, int32_t begin);
 
-  BlockId TakeBlock();
+  std::vector<BlockId> TakeBlocks(int32_t count);
+  // Forgets the nodes of these blocks, and what continues them: idle blocks of that are free.
+  void Evict(std::set<BlockId> blocks);
   void ReleaseBlocks(const std::vector<BlockId>& blocks);
   void AddReader(BlockId block);
   const Node* FindNode(int64_t parent, const std::string& salt, const std::vector<TokenId>& tokens) const;
-  bool IsReachable(int64_t node) const;
+  bool IsKnown(int64_t node) const;
 
   void EnterTenant(const std::string& tenant);
   void LeaveTenant(const std::string& tenant);

@@ -77,6 +77,37 @@ TEST(PrefixCache, AnEvictedBlockIsNotFoundAgainNorWhatCameAfterIt) {
   EXPECT_THAT(cache.Find("", Tokens(32)).blocks, ElementsAre(blocks[0]));
 }
 
+// A text of another's first block; its own goes on from there, and has two ends.
+TEST(PrefixCache, WithAnEvictedBlockAllThatContinuesItIsGivenUp) {
+  BlockPool pool(6);
+  PrefixCache cache(&pool);
+  const auto evicted = pool.Allocate(1);
+  const auto own = pool.Allocate(3);
+  const auto other = pool.Allocate(1);
+  Publish(&cache, "", Tokens(16), evicted);
+  pool.Release(evicted);
+  const ChainNode first = cache.Publish({0, ""}, Tokens(48), own);
+  std::vector<TokenId> tokens = Tokens(16);
+  for (TokenId id : Tokens(16, 100)) tokens.push_back(id);
+  const ChainNode second = cache.Publish({0, ""}, tokens, {pool.Allocate(1)[0], other[0]});
+  EXPECT_EQ(cache.cached_blocks(), 4);
+  EXPECT_TRUE(cache.IsReachable(first) && cache.IsReachable(second));
+  pool.Release(other);  // the last to become idle, hence the last to be evicted
+  EXPECT_EQ(pool.idle_blocks(), 2);
+
+  EXPECT_THAT(pool.Allocate(1), ElementsAre(evicted[0]));
+  EXPECT_FALSE(cache.IsReachable(first) || cache.IsReachable(second));
+  EXPECT_EQ(cache.cached_blocks(), 0);
+  EXPECT_EQ(cache.evictions(), 4);
+  EXPECT_EQ(pool.idle_blocks(), 0);
+  EXPECT_THAT(pool.Allocate(1), ElementsAre(other[0]));  // it is free
+  // Its owner publishes anew.
+  Publish(&cache, "", Tokens(48), own);
+  EXPECT_EQ(cache.Find("", Tokens(48)).blocks, own);
+  const std::vector<int32_t> readers = {1, 2, 2, 2, 1, 1};
+  pool.CheckInvariant(readers);
+}
+
 TEST(PrefixCache, LongTextsArePublishedInAnyPieces) {
   constexpr int32_t kBlocks = 200;
   std::mt19937 random(4);
@@ -93,11 +124,9 @@ TEST(PrefixCache, LongTextsArePublishedInAnyPieces) {
       ChainNode node{0, "salt"};
       for (size_t begin = 0; begin < kBlocks;) {
         const size_t count = std::min<size_t>(1 + random() % 90, kBlocks - begin);
-        const PrefixCache::Published published =
+        node =
             cache.Publish(node, absl::MakeConstSpan(text).subspan(begin * kBlockTokens, count * kBlockTokens),
                           absl::MakeConstSpan(blocks.back()).subspan(begin, count));
-        EXPECT_EQ(published.borrows, blocks.size() == 2 && static_cast<int32_t>(begin) < shared);
-        node = published.node;
         begin += count;
       }
     }
