@@ -1,5 +1,6 @@
 #include "worker/decision/forks.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ridge::worker {
@@ -38,10 +39,20 @@ std::vector<Sequence*> Forks::Begin() {
   return released;
 }
 
-void Forks::OnPromptPlanned(Sequence* sequence) {
-  if (sequence->group == nullptr || sequence->lends_from_plan >= 0) return;
+bool Forks::OnPromptPlanned(Sequence* sequence) {
+  if (sequence->group == nullptr || sequence->lends_from_plan >= 0) return false;
   sequence->lends_from_plan = plan_ + 1;
   Release(sequence->group);
+  return true;
+}
+
+int32_t Forks::LentTokens(const Sequence& sequence) {
+  if (sequence.group == nullptr) return 0;
+  const std::vector<Sequence*>& choices = sequence.group->choices;
+  const bool is_lent = std::any_of(choices.begin(), choices.end(), [](const Sequence* other) {
+    return other->state == SequenceState::kRunning && other->lends_from_plan >= 0;
+  });
+  return is_lent ? sequence.prompt_tokens() - 1 : 0;
 }
 
 void Forks::Release(const std::shared_ptr<ChoiceGroup>& group) {

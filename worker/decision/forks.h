@@ -27,8 +27,13 @@ class Forks {
   std::vector<Sequence*> Begin();
   // A sequence takes memory anew.
   void OnAdmitted(Sequence* sequence) { sequence->lends_from_plan = -1; }
-  // All rows of the sequence's prompt are planned; a later plan may read what they write.
-  void OnPromptPlanned(Sequence* sequence);
+  // All rows of the sequence's prompt are planned; a later plan may read what they write. True where that is
+  // new.
+  bool OnPromptPlanned(Sequence* sequence);
+
+  // How many tokens of a waiting choice's prompt it will not compute, as things stand: all but the last where
+  // a running choice has them, or will have them by the next plan.
+  static int32_t LentTokens(const Sequence& sequence);
 
   // A running choice of the same request whose K and V of the prompt earlier plans have written; null where
   // there is none.

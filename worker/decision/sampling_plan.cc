@@ -6,6 +6,7 @@ namespace ridge::worker {
 
 SlotAttach AttachOf(const Sequence& sequence) {
   SlotAttach attach{sequence.slot, sequence.spec.sampling};
+  attach.sampling.choice = sequence.choice_number();
   attach.controls = sequence.spec.controls;
   attach.prompt_tokens = sequence.prompt_tokens();
   if (sequence.spec.sampling.has_penalties()) {

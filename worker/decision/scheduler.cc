@@ -59,6 +59,7 @@ void Scheduler::Remove(Sequence* sequence) {
       break;
     case SequenceState::kRunning:
       running_.Remove(sequence);
+      if (sequence->group != nullptr) waiting_.Recount(*sequence->group);
       ++unsettled_;
       break;
     case SequenceState::kPreempted:
@@ -336,9 +337,8 @@ bool Scheduler::Admit(Sequence* sequence, ScheduledStep* step) {
 }
 
 bool Scheduler::TakeBlocks(Sequence* sequence, ScheduledStep* step) {
-  const Sequence* lender = memory_.Lends() ? forks_.Lender(*sequence) : nullptr;
   return memory_.Take(sequence, IsProtected(*sequence), running_.empty() ? 0 : watermark_,
-                      padding_.batch_tokens(), lender, &step->plan.copies);
+                      padding_.batch_tokens(), forks_.Lender(*sequence), &step->plan.copies);
 }
 
 int32_t Scheduler::PlanChunk(Sequence* sequence, int32_t most, ScheduledStep* step) {
@@ -366,7 +366,9 @@ void Scheduler::AddSegment(Segment segment, Sequence* sequence, ScheduledStep* s
   step->plan.segments.push_back(segment);
   step->sequences.push_back(sequence);
   sequence->planned_rows += segment.num_rows;
-  if (sequence->planned_rows >= sequence->prompt_tokens()) forks_.OnPromptPlanned(sequence);
+  if (memory_.Lends() && sequence->planned_rows >= sequence->prompt_tokens() &&
+      forks_.OnPromptPlanned(sequence))
+    waiting_.Recount(*sequence->group);
   sequence->planned_tokens += segment.num_outputs;
   ++sequence->steps_in_flight;
   tenants_.Serve(sequence->tenant, segment.num_rows);
@@ -376,6 +378,7 @@ void Scheduler::Preempt(Sequence* sequence) {
   running_.Remove(sequence);
   sequence->state = SequenceState::kPreempted;
   ++sequence->preemptions;
+  if (sequence->group != nullptr) waiting_.Recount(*sequence->group);
   ++preemptions_;
   ++unsettled_;
   Settle(sequence);

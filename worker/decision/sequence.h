@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -132,8 +133,15 @@ struct ChoiceGroup {
 
 // "Planned" counts what was submitted to the backend, which runs ahead of what was collected.
 struct Sequence {
+  Sequence() : Sequence(std::make_shared<SequenceSpec>(), 0) {}
+  Sequence(std::shared_ptr<SequenceSpec> of_request, int32_t of_choice)
+      : shared_spec(std::move(of_request)), spec(*shared_spec), choice(of_choice) {}
+
   SequenceId id = 0;  // ascending in the order of arrival
-  SequenceSpec spec;
+  // One for all choices of a request; nobody changes it once the engine has it.
+  std::shared_ptr<SequenceSpec> shared_spec;
+  SequenceSpec& spec;
+  int32_t choice;  // of the request, from 0; draws and output count it from spec.sampling.choice
   std::shared_ptr<OutputStream> output;
 
   SequenceState state = SequenceState::kWaiting;
@@ -145,6 +153,7 @@ struct Sequence {
   SequenceId first_choice = 0;         // the id of its request's first choice
   std::shared_ptr<ChoiceGroup> group;  // null where the request has one choice
   bool held = false;                   // waits, and not for admission yet (forks.h)
+  int32_t lent_tokens = 0;             // of the prompt while it waits: another choice has them
   int32_t scored_tokens = 0;           // log-probabilities of the prompt that were collected
   int32_t ban_state = 0;               // of spec.bans after what was generated
 
@@ -178,8 +187,13 @@ struct Sequence {
                      generated.begin() + (end - prompt));
     }
   }
-  // Log-probabilities of the prompt that are still to be collected: all tokens but the first have one.
-  bool wants_scores() const { return spec.prompt_logprobs && scored_tokens < prompt_tokens() - 1; }
+  // Which draws are its own, and whose output it gives.
+  uint32_t choice_number() const { return spec.sampling.choice + static_cast<uint32_t>(choice); }
+  // Log-probabilities of the prompt that are still to be collected, by the first choice: all tokens but the
+  // first have one.
+  bool wants_scores() const {
+    return spec.prompt_logprobs && choice == 0 && scored_tokens < prompt_tokens() - 1;
+  }
   // Whether the next row has to wait until the tokens before it are known here.
   bool waits_for_tokens() const { return spec.bans != nullptr && steps_in_flight > 0; }
   bool prefill_planned() const { return planned_rows >= prefill_tokens; }

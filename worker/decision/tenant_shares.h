@@ -25,7 +25,7 @@ struct Tenant {
   int64_t rows = 0;
   int32_t sequences = 0;  // that are not finished; active where there is one
   int32_t running = 0;
-  int64_t waiting_tokens = 0;  // known ones of those that wait
+  int64_t waiting_tokens = 0;  // known ones of those that wait, without what other choices lend
 
   int64_t served_rows() const { return std::max(rows, *least_rows); }
 };

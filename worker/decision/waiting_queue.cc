@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "common/check.h"
+#include "worker/decision/forks.h"
 
 namespace ridge::worker {
 
@@ -11,8 +12,8 @@ void WaitingQueue::Add(Sequence* sequence) {
   Line& line = lines_[{sequence->tenant, sequence->spec.priority}];
   RIDGE_CHECK(line.sequences.emplace(sequence->id, sequence).second);
   ++size_;
-  tokens_ += sequence->prompt_tokens();
-  sequence->tenant->waiting_tokens += sequence->known_tokens();
+  sequence->lent_tokens = Forks::LentTokens(*sequence);
+  Count(*sequence, 1);
 }
 
 void WaitingQueue::Remove(Sequence* sequence) {
@@ -20,8 +21,21 @@ void WaitingQueue::Remove(Sequence* sequence) {
   RIDGE_CHECK(line != lines_.end() && line->second.sequences.erase(sequence->id) == 1);
   if (line->second.sequences.empty()) lines_.erase(line);
   --size_;
-  tokens_ -= sequence->prompt_tokens();
-  sequence->tenant->waiting_tokens -= sequence->known_tokens();
+  Count(*sequence, -1);
+}
+
+void WaitingQueue::Recount(const ChoiceGroup& group) {
+  for (Sequence* choice : group.choices) {
+    if (choice->state != SequenceState::kWaiting || choice->held) continue;
+    Count(*choice, -1);
+    choice->lent_tokens = Forks::LentTokens(*choice);
+    Count(*choice, 1);
+  }
+}
+
+void WaitingQueue::Count(const Sequence& sequence, int32_t sign) {
+  tokens_ += sign * (sequence.prompt_tokens() - sequence.lent_tokens);
+  sequence.tenant->waiting_tokens += sign * (sequence.known_tokens() - sequence.lent_tokens);
 }
 
 void WaitingQueue::Admit(Sequence* sequence, int64_t now_ns) {

@@ -22,6 +22,8 @@ class WaitingQueue {
 
   void Add(Sequence* sequence);
   void Remove(Sequence* sequence);
+  // One of the choices began or ceased to lend its prompt: what those that wait will compute is counted anew.
+  void Recount(const ChoiceGroup& group);
 
   // Takes out one that is admitted.
   void Admit(Sequence* sequence, int64_t now_ns);
@@ -35,7 +37,7 @@ class WaitingQueue {
   Sequence* NextOfSmallerShare(int64_t now_ns, const Sequence& refused) const;
 
   int32_t size() const { return size_; }
-  // Prompt tokens of all of them.
+  // Prompt tokens of all of them that are to be computed: a choice does not compute what another lends.
   int64_t tokens() const { return tokens_; }
 
  private:
@@ -48,6 +50,9 @@ class WaitingQueue {
   // The first of the heads that `may_be_next`.
   template <typename Condition>
   Sequence* First(int64_t now_ns, const Condition& may_be_next) const;
+
+  // Adds what a sequence will compute to the counts, or takes it out.
+  void Count(const Sequence& sequence, int32_t sign);
 
   std::map<std::pair<const Tenant*, int32_t>, Line> lines_;  // none is empty
   int32_t size_ = 0;

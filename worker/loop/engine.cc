@@ -34,15 +34,13 @@ using Choices = std::vector<std::unique_ptr<Sequence>>;
 
 using Message = std::variant<Choices, Cancellation, Stopped>;
 
-// One a choice; only the first one scores the prompt.
+// One a choice. They share what was asked: prompts are long.
 Choices ChoicesOf(SequenceSpec spec, const std::shared_ptr<OutputStream>& output, int32_t num_choices) {
+  const auto shared = std::make_shared<SequenceSpec>(std::move(spec));
   Choices choices;
   for (int32_t i = 0; i < num_choices; ++i) {
-    auto sequence = std::make_unique<Sequence>();
+    auto sequence = std::make_unique<Sequence>(shared, i);
     sequence->output = output;
-    sequence->spec = i + 1 < num_choices ? spec : std::move(spec);
-    sequence->spec.sampling.choice = static_cast<uint32_t>(i);
-    sequence->spec.prompt_logprobs = sequence->spec.prompt_logprobs && i == 0;
     choices.push_back(std::move(sequence));
   }
   return choices;

@@ -232,7 +232,7 @@ void EngineCore::TakeToken(Sequence* sequence, OutputReader* outputs, int64_t no
   item.stream = sequence->output;
   item.has_token = true;
   item.token = {output.token,      output.logprob, now_ns,
-                /*is_last=*/false, outputs->Top(), static_cast<int32_t>(spec.sampling.choice)};
+                /*is_last=*/false, outputs->Top(), static_cast<int32_t>(sequence->choice_number())};
   item.outcome.admitted_ns = sequence->admitted_ns;
   item.outcome.cached_tokens = sequence->cached_tokens;
   const bool stops =

@@ -1,5 +1,5 @@
 // Ten thousand streams of a running engine, each cancelled at a random point of its life, leave the process
-// as large as two thousand did.
+// as large as two thousand did; and a request of many choices holds its prompt once.
 #include <malloc.h>
 
 #include <algorithm>
@@ -114,6 +114,28 @@ TEST(CancellationMemoryTest, TenThousandCancelledStreamsLeaveTheProcessAsLargeAs
   if (kMemoryIsTheProcesssOwn) {
     EXPECT_LT(late - early, 1 << 20);
   }
+}
+
+TEST(CancellationMemoryTest, ChoicesHoldThePromptOnce) {
+  if (!kMemoryIsTheProcesssOwn) GTEST_SKIP() << "a sanitizer's memory is not the process's own";
+  constexpr int32_t kPromptTokens = 100'000;
+  constexpr EngineConfig kConfig{
+      .num_blocks = 8000, .max_running = 128, .step_tokens = 512, .chunk_tokens = 512};
+  SimulatedBackend device(LoadCard("zero").value(), OpenModel("synthetic:qwen2.5-0.5b").value()->config(),
+                          SimulatedOptions{});
+  ASSERT_TRUE(device.Reserve(kConfig.num_blocks, {kConfig.max_running, kConfig.step_tokens}).ok());
+  MetricsRegistry registry;
+  EngineMetrics metrics(&registry);
+  Engine engine(kConfig, &device, RealClock(), &metrics);
+  SequenceSpec spec;
+  spec.prompt.assign(kPromptTokens, 7);
+  spec.max_tokens = 50;
+  const auto stream = std::make_shared<Stream>();
+  const int64_t before = AllocatedBytes();
+  engine.Submit(std::move(spec), stream, 128);
+  EXPECT_LT(AllocatedBytes() - before, 20 * kPromptTokens * 4);  // 128 of them would be 51 MB
+  stream->ended.WaitForNotification();
+  EXPECT_EQ(stream->tokens.load(), 128 * 50);
 }
 
 }  // namespace

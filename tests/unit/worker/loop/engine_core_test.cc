@@ -38,16 +38,16 @@ class EngineCoreTest : public ::testing::Test {
   }
 
   // A request of several choices; the id of its first one.
-  SequenceId AddChoices(const Sequence& like, int32_t num_choices) {
+  SequenceId AddChoices(const SequenceSpec& like, int32_t num_choices) {
+    const auto spec = std::make_shared<SequenceSpec>(like);
     std::vector<std::unique_ptr<Sequence>> choices;
     const auto output = std::make_shared<OutputStream>();
     output->id = last_id_ + 1;
     output->choices.resize(static_cast<size_t>(num_choices));
     for (int32_t i = 0; i < num_choices; ++i) {
-      choices.push_back(std::make_unique<Sequence>(like));
+      choices.push_back(std::make_unique<Sequence>(spec, i));
       choices.back()->id = ++last_id_;
       choices.back()->output = output;
-      choices.back()->spec.sampling.choice = static_cast<uint32_t>(i);
     }
     core_->Add(std::move(choices));
     return output->id;
@@ -243,9 +243,9 @@ TEST_F(EngineCoreTest, AQueueTimeoutOfCenturiesIsNotOver) {
 
 TEST_F(EngineCoreTest, ARequestWhoseFirstChoiceHasEndedDoesNotWaitForItsTurnAnyMore) {
   Start({.num_blocks = 8, .max_running = 1, .step_tokens = 16, .chunk_tokens = 16, .queue_timeout_ns = 1000});
-  Sequence like;
-  like.spec.prompt = Prompt(5, 0);
-  like.spec.max_tokens = 1;
+  SequenceSpec like;
+  like.prompt = Prompt(5, 0);
+  like.max_tokens = 1;
   const SequenceId first = AddChoices(like, 3);
   Step();
   ASSERT_TRUE(outcomes_.contains(first));
@@ -321,7 +321,7 @@ TEST_F(EngineCoreTest, SharingPreemptionAndCancellationChangeNoTokens) {
         sequence->spec.prompt_logprobs = random() % 5 == 0;
         const uint32_t num_choices = random() % 3 == 0 ? 2 + random() % 4 : 1;
         --last_id_;
-        const SequenceId first = AddChoices(*sequence, static_cast<int32_t>(num_choices));
+        const SequenceId first = AddChoices(sequence->spec, static_cast<int32_t>(num_choices));
         for (uint32_t c = 0; c < num_choices; ++c) {
           expected[first + c] = FakeBackend::Generate(prompt, max_tokens, c);
           first_choice[first + c] = first;
@@ -364,9 +364,9 @@ TEST_F(EngineCoreTest, ChoicesShareThePromptsRowsAndBlocks) {
            .step_tokens = 64,
            .chunk_tokens = 16,
            .policy = {.prefix_cache = false}});
-    Sequence like;
-    like.spec.prompt = Prompt(prompt_tokens, 0);
-    like.spec.max_tokens = 5;
+    SequenceSpec like;
+    like.prompt = Prompt(prompt_tokens, 0);
+    like.max_tokens = 5;
     const SequenceId first = AddChoices(like, 6);
     EXPECT_EQ(core_->Load().queued, 6);
     int32_t least_free = 64;
@@ -386,13 +386,37 @@ TEST_F(EngineCoreTest, ChoicesShareThePromptsRowsAndBlocks) {
 
 TEST_F(EngineCoreTest, MoreChoicesThanSlotsRunOneAfterTheOther) {
   Start({.num_blocks = 16, .max_running = 2, .step_tokens = 16, .chunk_tokens = 16});
-  Sequence like;
-  like.spec.prompt = Prompt(20, 0);
-  like.spec.max_tokens = 3;
+  SequenceSpec like;
+  like.prompt = Prompt(20, 0);
+  like.max_tokens = 3;
   const SequenceId first = AddChoices(like, 7);
   RunToEnd();
   for (uint32_t choice = 0; choice < 7; ++choice)
     EXPECT_EQ(tokens_[first + choice], FakeBackend::Generate(Prompt(20, 0), 3, choice));
+}
+
+TEST_F(EngineCoreTest, ChoicesThatWaitCountWhatTheyWillCompute) {
+  Start({.num_blocks = 64,
+         .max_running = 2,
+         .step_tokens = 32,
+         .chunk_tokens = 32,
+         .policy = {.prefix_cache = false}});
+  SequenceSpec like;
+  like.prompt = Prompt(20, 0);
+  like.max_tokens = 40;
+  const SequenceId first = AddChoices(like, 7);
+  EXPECT_EQ(core_->Load().queued_tokens, 20);  // those that are held back count nothing
+  while (core_->Load().running < 2) Step();
+  EXPECT_EQ(core_->Load().queued, 5);
+  EXPECT_EQ(core_->Load().queued_tokens, 5);  // the last row of the prompt each
+  // Nobody is left to lend it.
+  core_->FinishStopped(first);
+  core_->FinishStopped(first + 1);
+  EXPECT_EQ(core_->Load().queued_tokens, 5 * 20);
+  while (core_->Load().queued > 3) Step();
+  EXPECT_EQ(core_->Load().queued_tokens, 3);
+  RunToEnd();
+  EXPECT_EQ(core_->Load().queued_tokens, 0);
 }
 
 TEST_F(EngineCoreTest, CancellationAndDeadlineEndAllChoicesHeldOnesToo) {
@@ -400,11 +424,11 @@ TEST_F(EngineCoreTest, CancellationAndDeadlineEndAllChoicesHeldOnesToo) {
     outcomes_.clear();
     backend_ = FakeBackend();
     Start({.num_blocks = 16, .max_running = 4, .step_tokens = 16, .chunk_tokens = 8});
-    Sequence like;
-    like.spec.prompt = Prompt(20, 0);
-    like.spec.max_tokens = 50;
+    SequenceSpec like;
+    like.prompt = Prompt(20, 0);
+    like.max_tokens = 50;
     const SequenceId cancelled = AddChoices(like, 3);
-    like.spec.deadline_ns = clock_.NowNs() + 1000;
+    like.deadline_ns = clock_.NowNs() + 1000;
     const SequenceId late = AddChoices(like, 3);
     for (int i = 0; i < steps; ++i) Step();
     core_->Cancel(cancelled, absl::CancelledError(""));
@@ -427,10 +451,10 @@ TEST_F(EngineCoreTest, EachTokenOfThePromptIsScoredOnceWhateverThePreemptions) {
     Start({.num_blocks = num_blocks, .max_running = 4, .step_tokens = 16, .chunk_tokens = 7});
     std::vector<SequenceId> ids;
     for (int i = 0; i < 6; ++i) {
-      Sequence like;
-      like.spec.prompt = Prompt(30 + i, 0);  // a prefix that the cache has is computed all the same
-      like.spec.max_tokens = 20;
-      like.spec.prompt_logprobs = true;
+      SequenceSpec like;
+      like.prompt = Prompt(30 + i, 0);  // a prefix that the cache has is computed all the same
+      like.max_tokens = 20;
+      like.prompt_logprobs = true;
       ids.push_back(AddChoices(like, 1));
     }
     RunToEnd();

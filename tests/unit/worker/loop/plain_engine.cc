@@ -182,10 +182,17 @@ bool PlainEngine::Floods(const std::string& tenant) const {
   int64_t left = 0;
   for (const auto& [id, item] : items_) {
     if (item.spec.tenant != tenant) continue;
-    if (item.state == State::kWaiting) left += item.known();
+    if (item.state == State::kWaiting) left += item.known() - (IsLent(item) ? item.prompt() - 1 : 0);
     if (item.state == State::kRunning) left += std::max(item.prefill - item.planned, 0);
   }
   return left > config_.step_tokens;
+}
+
+bool PlainEngine::IsLent(const Item& item) const {
+  return std::any_of(items_.begin(), items_.end(), [&](const auto& entry) {
+    const Item& other = entry.second;
+    return other.first == item.first && other.state == State::kRunning && other.lends_from >= 0;
+  });
 }
 
 void PlainEngine::AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* plan, Step* step) {

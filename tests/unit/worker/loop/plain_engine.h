@@ -111,6 +111,8 @@ class PlainEngine {
   void PlanChunks(int64_t now_ns, PlainPlan* plan, Step* step);
   // Whether a tenant has more prompt tokens left than a step takes rows.
   bool Floods(const std::string& tenant) const;
+  // Whether another choice of its request has the prompt, or will have it by the next plan.
+  bool IsLent(const Item& item) const;
   void AddRows(Item* item, int32_t rows, int32_t outputs, PlainPlan* plan, Step* step);
   // Whether it may go before one that runs, as long as that has something of its prompt left.
   bool GoesBefore(const Item& waiting, const Item& running, int64_t now_ns) const;

@@ -49,12 +49,11 @@ class Harness {
     output->id = next_id_;
     output->choices.resize(static_cast<size_t>(num_choices));
     output->open_choices = num_choices;
+    const auto shared = std::make_shared<SequenceSpec>(spec);
     std::vector<std::unique_ptr<Sequence>> choices;
     for (int32_t i = 0; i < num_choices; ++i) {
-      auto sequence = std::make_unique<Sequence>();
+      auto sequence = std::make_unique<Sequence>(shared, i);
       sequence->id = next_id_++;
-      sequence->spec = spec;
-      sequence->spec.sampling.choice = static_cast<uint32_t>(i);
       sequence->output = output;
       choices.push_back(std::move(sequence));
     }

@@ -188,13 +188,11 @@ class Run {
     const Request& request = requests_[index];
     const auto output = std::make_shared<OutputStream>();
     output->id = index;
+    const auto spec = std::make_shared<SequenceSpec>(request.spec);
     std::vector<std::unique_ptr<Sequence>> choices;
     for (int32_t c = 0; c < request.num_choices; ++c) {
-      auto choice = std::make_unique<Sequence>();
+      auto choice = std::make_unique<Sequence>(spec, c);
       choice->id = ++last_id_;
-      choice->spec = request.spec;
-      choice->spec.sampling.choice += static_cast<uint32_t>(c);
-      choice->spec.prompt_logprobs = request.spec.prompt_logprobs && c == 0;
       choice->output = output;
       choices.push_back(std::move(choice));
     }
