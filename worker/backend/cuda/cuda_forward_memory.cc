@@ -107,8 +107,7 @@ absl::Status CudaForward::Allocate(const BackendLimits& limits, cudaStream_t str
     if (!table.ok()) return table.status();
     *memory = *std::move(table);
     workspace_bytes_ += memory->bytes();
-    absl::Status status = CudaStatus(
-        cudaMemcpy(memory->as<void>(), values->data(), bytes, cudaMemcpyHostToDevice), "RoPE table");
+    absl::Status status = CopyToDevice(memory->as<void>(), values->data(), bytes, "RoPE table", stream);
     if (!status.ok()) return status;
   }
   return CudaStatus(cudaStreamSynchronize(stream), "memory");

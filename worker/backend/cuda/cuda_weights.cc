@@ -88,8 +88,7 @@ class CudaWeights::Loader {
           kernels::cuda::PackedRow(placement, static_cast<int64_t>(i), source_.config().head_dim);
       floats[static_cast<size_t>(row)] = kernels::HalfToFloat(halves[i]);
     }
-    return CudaStatus(cudaMemcpy(to, floats.data(), floats.size() * sizeof(float), cudaMemcpyHostToDevice),
-                      "vectors");
+    return CopyToDevice(to, floats.data(), floats.size() * sizeof(float), "vectors", stream_);
   }
 
   absl::Status Finish() { return CudaStatus(cudaStreamSynchronize(stream_), "loading weights"); }
@@ -180,7 +179,6 @@ absl::StatusOr<CudaWeights> CudaWeights::Load(const WeightSource& source, cudaSt
                           RowPlacement placement = RowPlacement::kPlain) {
     if (status.ok()) status = loader.Matrix(id, to, row_begin, placement);
   };
-  if (status.ok()) status = loader.Finish();  // vectors are copied past the stream
   // The matmul's epilogue rotates pairs that stand together; a norm needs the whole head, and a kernel of its
   // own.
   const bool packed = layout == MatrixLayout::kPacked;

@@ -21,6 +21,11 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
       absl::StrCat("CUDA: ", what, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
 }
 
+absl::Status CopyToDevice(void* to, const void* from, size_t bytes, absl::string_view what,
+                          cudaStream_t stream) {
+  return CudaStatus(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), what);
+}
+
 absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(int64_t bytes, absl::string_view what) {
   size_t free = 0, total = 0;
   if (absl::Status status = CudaStatus(cudaMemGetInfo(&free, &total), "free memory"); !status.ok())

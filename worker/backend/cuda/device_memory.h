@@ -19,6 +19,11 @@ namespace ridge::worker {
 // OK, or INTERNAL with CUDA's name for the error and what was being done.
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 
+// From ordinary memory, which may go when this returns. In the stream's order: a plain cudaMemcpy goes its
+// own way, and may return before the copy has arrived.
+absl::Status CopyToDevice(void* to, const void* from, size_t bytes, absl::string_view what,
+                          cudaStream_t stream);
+
 class DeviceMemory {
  public:
   DeviceMemory() = default;

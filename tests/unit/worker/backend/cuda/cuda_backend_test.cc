@@ -134,6 +134,18 @@ TEST_F(CudaBackendTest, StepsAllocateNothing) {
   }
 }
 
+// The backend's streams do not wait for the default one.
+TEST_F(CudaBackendTest, NothingComesToTheCardPastTheStreamsOfThoseWhoReadIt) {
+  const std::unique_ptr<CudaBackend> backend = Reserved();
+  int copies = 0;
+  for (const fake_cuda::StreamCall& call : fake_cuda::StreamCalls()) {
+    if (call.what != fake_cuda::Enqueued::kCopyToDevice) continue;
+    EXPECT_NE(call.stream, nullptr);
+    ++copies;
+  }
+  EXPECT_GT(copies, 10);  // weights, norms, angles
+}
+
 TEST_F(CudaBackendTest, AnAsynchronousFaultNamesItsStepAndTheKernelsThatItCanBe) {
   const std::unique_ptr<CudaBackend> backend = Reserved();
   StepDriver driver(backend.get(), kNumBlocks);
