@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const WorkerConfig& confi
                                                        MetricsRegistry* registry) {
   const EnginePolicy policy = PolicyOf(config.policy).value();
 #if RIDGE_HAVE_CUDA
-  const std::string obstacle = config.device == "auto" ? Obstacle(CountCards(), 0) : "";
+  const std::string obstacle = config.device == "auto" ? Obstacle(CountCards()) : "";
   if (config.device == "cuda" || (config.device == "auto" && obstacle.empty())) {
     return CreateCuda(config, policy, source, registry);
   }

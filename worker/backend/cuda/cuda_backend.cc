@@ -59,8 +59,7 @@ absl::Status CheckModel(const ModelConfig& config) {
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const WeightSource& source,
                                                                  const CudaOptions& options) {
   if (absl::Status status = CheckModel(source.config()); !status.ok()) return status;
-  absl::StatusOr<cuda::DeviceInfo> device =
-      TimedPhase("card opened", [&] { return OpenCard(options.device); });
+  absl::StatusOr<cuda::DeviceInfo> device = TimedPhase("card opened", OpenCard);
   if (!device.ok()) return device.status();
   std::unique_ptr<CublasLt> cublas;
   if (options.matmul == CudaMatmul::kCublasLt) {

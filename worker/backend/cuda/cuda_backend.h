@@ -33,7 +33,6 @@ enum class CudaMatmul {
 };
 
 struct CudaOptions {
-  int device = 0;
   bool graphs = true;           // false: every step on the stream
   bool split_attention = true;  // false: one block walks all keys of a decode row
   CudaMatmul matmul = CudaMatmul::kRidge;

@@ -27,7 +27,7 @@ CardCount CountCards() {
   return cards;
 }
 
-std::string Obstacle(const CardCount& cards, int device) {
+std::string Obstacle(const CardCount& cards) {
   if (cards.driver_version == 0) return "no CUDA driver is installed (libcuda.so.1)";
   if (cards.error == cudaErrorInsufficientDriver) {
     return absl::StrFormat("the driver serves CUDA %s; this build needs one for CUDA %s or later",
@@ -40,7 +40,6 @@ std::string Obstacle(const CardCount& cards, int device) {
     return absl::StrCat("the CUDA driver does not start: ", cudaGetErrorName(cards.error), ": ",
                         cudaGetErrorString(cards.error));
   }
-  if (device >= cards.count) return absl::StrFormat("no CUDA card %d: there are %d", device, cards.count);
   return "";
 }
 
@@ -60,12 +59,12 @@ std::string Obstacle(const kernels::cuda::DeviceInfo& card, cudaError_t first_la
   return "";
 }
 
-absl::StatusOr<kernels::cuda::DeviceInfo> OpenCard(int device) {
-  if (std::string obstacle = Obstacle(CountCards(), device); !obstacle.empty()) {
+absl::StatusOr<kernels::cuda::DeviceInfo> OpenCard() {
+  if (std::string obstacle = Obstacle(CountCards()); !obstacle.empty()) {
     return absl::FailedPreconditionError(obstacle);
   }
   kernels::cuda::DeviceInfo card;
-  absl::Status status = CudaStatus(cudaSetDevice(device), "opening the card");
+  absl::Status status = CudaStatus(cudaSetDevice(0), "opening the card");
   if (status.ok()) status = CudaStatus(kernels::cuda::GetDeviceInfo(&card), "opening the card");
   if (!status.ok()) return absl::FailedPreconditionError(status.message());
   const bool is_old = card.capability < kernels::cuda::kMinCapability;

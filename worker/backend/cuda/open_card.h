@@ -20,13 +20,14 @@ struct CardCount {
 
 CardCount CountCards();
 
-// Why card number `device` cannot be had, in one line; empty where it can.
-std::string Obstacle(const CardCount& cards, int device);
+// Why there is no card to open, in one line; empty where there is.
+std::string Obstacle(const CardCount& cards);
 // The same for an opened card: `first_launch` is what its first kernel gave.
 std::string Obstacle(const kernels::cuda::DeviceInfo& card, cudaError_t first_launch);
 
-// Makes the card this thread's and runs a kernel on it. FAILED_PRECONDITION with the obstacle.
-absl::StatusOr<kernels::cuda::DeviceInfo> OpenCard(int device);
+// Runs a kernel on the first of those that this process sees (CUDA_VISIBLE_DEVICES), which is every thread's.
+// FAILED_PRECONDITION with the obstacle.
+absl::StatusOr<kernels::cuda::DeviceInfo> OpenCard();
 
 // "NVIDIA A10 (sm_86, 22731 MiB, 72 SMs at up to 1695 MHz, memory at 6251 MHz, driver for CUDA 13.0)".
 std::string Describe(const kernels::cuda::DeviceInfo& card);
