@@ -15,7 +15,7 @@ struct RmsNormArgs {
   const float* weight;  // [size]
   Half* out;            // [num_rows][size]
   int32_t num_rows;
-  int32_t size;  // a multiple of 16, at most 65,536
+  int32_t size;  // a multiple of 16, at most kMaxNormSize
   float eps;
   unsigned long long* saturations;  // grows by what fp16 could not hold
   // Where not null, what a matmul left to be added to x (MatmulOutput::kPartials): chunk sums [num_partials]
@@ -27,6 +27,7 @@ struct RmsNormArgs {
   float* y = nullptr;  // may be x
 };
 
+inline constexpr int32_t kMaxNormSize = 65536;
 inline constexpr int32_t kMaxNormPartials = 8;
 inline constexpr int32_t kMaxPartialSize = 8192;
 

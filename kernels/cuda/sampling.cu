@@ -311,6 +311,7 @@ size_t SamplingWorkspaceBytes(int32_t max_rows, int32_t vocab) {
 }
 
 cudaError_t LaunchSampling(const SamplingArgs& args, cudaStream_t stream) {
+  if (args.vocab > kMaxSamplingVocabulary) return cudaErrorInvalidValue;
   size_t bytes;
   const SamplingBuffers buffers = MakeBuffers(args.workspace, args.num_rows, args.vocab, &bytes);
   const dim3 parts(buffers.parts, args.num_rows);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/logit_controls.h"
+#include "kernels/order.h"
 
 namespace ridge::kernels::cuda {
 
@@ -30,6 +31,9 @@ struct SlotSampling {
   int32_t prompt_top_logprobs = 0;  // the same of a scored row
 };
 
+// The last kernel has 8 bytes a slice, and its own besides, in the 48 KiB of shared memory that a block has
+// on every card.
+inline constexpr int32_t kMaxSamplingVocabulary = (48 - 2) * 1024 / 8 * kVocabularySlice;
 inline constexpr int32_t kMaxTopLogprobs = 20;
 inline constexpr int32_t kMaxBiases = 1024;
 

@@ -17,6 +17,8 @@
 #include "common/start_phase.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/numerics_probe.h"
+#include "kernels/cuda/rms_norm.h"
+#include "kernels/cuda/sampling.h"
 #include "kernels/order.h"
 #include "worker/backend/cuda/open_card.h"
 
@@ -47,10 +49,10 @@ absl::Status CheckModel(const ModelConfig& config) {
   }
   const int32_t group = config.num_heads / config.num_kv_heads;
   if (group > 16) return unsupported("group of query heads", group, "up to 16");
-  // Sampling's last kernel has 8 bytes a slice in the shared memory that every block may have.
-  constexpr int32_t kMaxVocabulary = 48 * 1024 / 8 * kernels::kVocabularySlice;
-  if (config.vocab_size > kMaxVocabulary)
-    return unsupported("vocab_size", config.vocab_size, absl::StrCat("up to ", kMaxVocabulary));
+  if (config.hidden_size > cuda::kMaxNormSize)
+    return unsupported("hidden_size", config.hidden_size, absl::StrCat("up to ", cuda::kMaxNormSize));
+  if (config.vocab_size > cuda::kMaxSamplingVocabulary)
+    return unsupported("vocab_size", config.vocab_size, absl::StrCat("up to ", cuda::kMaxSamplingVocabulary));
   return absl::OkStatus();
 }
 

@@ -61,8 +61,10 @@ TEST_F(CudaBackendTest, AShapeThatTheKernelsDoNotKnowIsNamed) {
               config->num_kv_heads = 1;
             }),
             "odd: a group of query heads of 17 is not supported on CUDA, only up to 16");
-  EXPECT_EQ(refusal([](ModelConfig* config) { config->vocab_size = 1572865; }),
-            "odd: a vocab_size of 1572865 is not supported on CUDA, only up to 1572864");
+  EXPECT_EQ(refusal([](ModelConfig* config) { config->vocab_size = 1507329; }),
+            "odd: a vocab_size of 1507329 is not supported on CUDA, only up to 1507328");
+  EXPECT_EQ(refusal([](ModelConfig* config) { config->hidden_size = 65552; }),
+            "odd: a hidden_size of 65552 is not supported on CUDA, only up to 65536");
   EXPECT_EQ(refusal([](ModelConfig* config) {
               config->hidden_size = 48;
               config->mlp_size = 1008;

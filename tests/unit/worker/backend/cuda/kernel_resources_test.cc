@@ -3,6 +3,7 @@
 // needed); of sm_90a, whose own kernels no fake card launches, as they were compiled.
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,8 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "kernels/cuda/sampling.h"
+#include "kernels/order.h"
 #include "tests/support/fake_cuda_runtime.h"
 #include "tests/unit/worker/backend/step_driver.h"
 #include "worker/backend/cuda/cuda_backend.h"
@@ -126,6 +129,20 @@ TEST(KernelResources, BlocksFitAnSm86AndHotKernelsSpillNothing) {
     for (const auto& [kernel, dynamic_bytes] : fake_cuda::LaunchedSharedBytes()) {
       EXPECT_LE(compiled.at(kernel).shared_bytes + dynamic_bytes, kSharedBytes) << kernel;
     }
+  }
+}
+
+// Without asking for more, a block has 48 KiB.
+TEST(KernelResources, SamplingsLastKernelHasRoomForTheLargestVocabulary) {
+  constexpr int kSlices = kernels::cuda::kMaxSamplingVocabulary / kernels::kVocabularySlice;
+  for (const char* architecture : {"sm_86", "sm_90a"}) {
+    const std::map<std::string, Usage> compiled = CompiledUsage(architecture);
+    if (IsMissing(compiled)) GTEST_SKIP() << kMissing;
+    const auto finish = std::find_if(compiled.begin(), compiled.end(), [](const auto& kernel) {
+      return kernel.first.find("FinishKernel") != std::string::npos;
+    });
+    ASSERT_NE(finish, compiled.end());
+    EXPECT_LE(finish->second.shared_bytes + kSlices * 8, 48 << 10) << architecture;
   }
 }
 
