@@ -477,7 +477,8 @@ cudaError_t LaunchMatmulDecode(const MatmulPlan& plan, const MatmulArgs& args, c
                       : args.unmerged.items != nullptr ? Input::kUnmerged
                                                        : Input::kRows;
   if (args.m < 1 || args.m > plan.token_tile || args.k % kTileDepth != 0 ||
-      warps * kWarpThreads > kMaxThreads || (input == Input::kNorm && !TakesNorm(plan, args.m, args.k)) ||
+      warps * kWarpThreads > kMaxThreads || args.output == MatmulOutput::kPartials ||
+      (input == Input::kNorm && !TakesNorm(plan, args.m, args.k)) ||
       (input == Input::kUnmerged && (args.m != 1 || !TakesUnmerged(plan, args.k, args.unmerged.head_dim)))) {
     return cudaErrorInvalidValue;
   }

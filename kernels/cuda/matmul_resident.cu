@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul_few_rows.cuh"
 #include "kernels/cuda/matmul_stage.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/packing.h"
@@ -22,8 +23,6 @@ constexpr int kBlockSteps = 16;  // of a chunk: K is at most 2,048
 constexpr int kChunkColumns = kBlockSteps * kTileDepth;
 constexpr int kMaxChunks = 8;
 constexpr int kTokens = 32, kTokenTiles = kTokens / 8;
-constexpr int kBeyond = 128;  // what is read behind the last row
-constexpr int kRowPad = 8;    // rows 16 bytes apart from a multiple of 128: no bank conflicts for ldmatrix
 
 // Until at most `pending` of this thread's groups of copies are in flight.
 __device__ void WaitForChunks(int pending) {
@@ -153,7 +152,7 @@ __global__ void __launch_bounds__(kResidentWarps* kWarpThreads, 1)
 }  // namespace
 
 int32_t MatmulResidentSharedBytes(int32_t k) {
-  return kTokens * (k + kRowPad) * 2 + kBeyond + kTokens * 8;
+  return kTokens * (k + kRowPad) * 2 + kBeyondRows + kTokens * 8;
 }
 
 cudaError_t PrepareMatmulResident() {
@@ -169,10 +168,11 @@ cudaError_t PrepareMatmulResident() {
 cudaError_t LaunchMatmulResident(const MatmulPlan& plan, const MatmulArgs& args, cudaStream_t stream) {
   const int warps = plan.row_tile / kTileRows;
   if (args.m < 1 || args.m > kTokens || warps > kResidentWarps || args.k % kTileDepth != 0 ||
-      DotChunk(args.k) != kChunkColumns || args.k > kMaxChunks * kChunkColumns || args.norm_x != nullptr)
+      DotChunk(args.k) != kChunkColumns || args.k > kMaxChunks * kChunkColumns || args.norm_x != nullptr ||
+      args.unmerged.items != nullptr || args.output == MatmulOutput::kPartials)
     return cudaErrorInvalidValue;
   return LaunchDependent(MatmulResidentKernel, static_cast<unsigned>(plan.blocks), warps * kWarpThreads,
-                         static_cast<size_t>(kTokens * (args.k + kRowPad) * 2 + kBeyond), stream, args);
+                         static_cast<size_t>(kTokens * (args.k + kRowPad) * 2 + kBeyondRows), stream, args);
 }
 
 }  // namespace ridge::kernels::cuda

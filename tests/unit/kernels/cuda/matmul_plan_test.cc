@@ -134,6 +134,36 @@ TEST(MatmulPlan, ARowOfOneChunkIsNeverSplit) {
   EXPECT_FALSE(PlanMatmul(100, 64, 128, kH200).split_chunks);
 }
 
+// Before it asks for a card.
+TEST(MatmulLaunch, AKernelRefusesInputsAndOutputsThatAreAnothers) {
+  MatmulArgs plain{};
+  plain.n = 1536;
+  plain.k = 1536;
+  MatmulArgs normed = plain, unmerged = plain, partials = plain, arg_max = plain;
+  const float x = 0.0f;
+  normed.norm_x = &x;
+  const AttentionItem item{};
+  unmerged.unmerged.items = &item;
+  partials.output = MatmulOutput::kPartials;
+  arg_max.output = MatmulOutput::kArgMax;
+  const auto refuses = [](MatmulKernel kernel, int32_t m, MatmulArgs args) {
+    MatmulPlan plan = PlanMatmul(m, args.n, args.k, kA10);
+    plan.kernel = kernel;
+    args.m = m;
+    return LaunchMatmul(plan, args, nullptr) == cudaErrorInvalidValue;
+  };
+  EXPECT_TRUE(refuses(MatmulKernel::kDecode, 16, partials));
+  EXPECT_TRUE(refuses(MatmulKernel::kDecode, 16, normed));
+  EXPECT_TRUE(refuses(MatmulKernel::kDecode, 16, unmerged));
+  const MatmulArgs* const of_others[] = {&normed, &unmerged, &partials, &arg_max};
+  for (const MatmulArgs* args : of_others) {
+    EXPECT_TRUE(refuses(MatmulKernel::kTiled, 64, *args));
+    if (args != &arg_max) {
+      EXPECT_TRUE(refuses(MatmulKernel::kResident, 32, *args));
+    }
+  }
+}
+
 TEST(Packing, IndexIsAPermutationAndKeepsALanesFragmentTogether) {
   constexpr int64_t kRows = 32, kColumns = 48;
   std::vector<bool> taken(PackedSize(kRows, kColumns));
