@@ -16,12 +16,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPartialThreads = 512;
-constexpr int kMaxSize = 65536;
 
 __global__ void __launch_bounds__(kThreads) RmsNormKernel(RmsNormArgs args) {
   WaitForPriorKernel();
   LaunchNextKernel();
-  __shared__ float sums[NormGroups(kMaxSize)];
+  __shared__ float sums[NormGroups(kMaxNormSize)];
   const int64_t row = args.rows == nullptr ? blockIdx.x : args.rows[blockIdx.x];
   const float* x = args.x + row * args.size;
   NormGroupSums(x, args.size, threadIdx.x, kThreads, sums);
@@ -49,14 +48,7 @@ __global__ void __launch_bounds__(kThreads) RmsNormShortKernel(RmsNormArgs args)
   const float* x = args.x + row * args.size + column;
 #pragma unroll
   for (int i = 0; i < kValues; ++i) values[i] = i < count ? x[i * kVirtualLanes] : 0.0f;
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kValues; ++i)
-    sum = __fmaf_rn(values[i], values[i], sum);  // zeros behind the last change nothing
-#pragma unroll
-  for (int width = kVirtualLanes / 2; width >= 1; width /= 2) {
-    sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, width, kVirtualLanes));
-  }
+  const float sum = NormHeldSum(values);
   if (lane == 0) sums[group] = sum;
   __syncthreads();
   const float scale = NormScale(sums, args.size, args.eps);
@@ -80,7 +72,7 @@ __global__ void __launch_bounds__(kPartialThreads) RmsNormPartialsKernel(RmsNorm
 }  // namespace
 
 cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
-  if (args.size % kVirtualLanes != 0 || args.size > kMaxSize) return cudaErrorInvalidValue;
+  if (args.size % kVirtualLanes != 0 || args.size > kMaxNormSize) return cudaErrorInvalidValue;
   if (args.partials != nullptr) {
     if (args.size > kMaxPartialSize || args.num_partials < 1 || args.num_partials > kMaxNormPartials)
       return cudaErrorInvalidValue;

@@ -38,6 +38,19 @@ __device__ inline float NormGroupSum(const float* columns, int count, int lane) 
   return sum;
 }
 
+// The same of columns that the threads hold: values[i] is column i * kVirtualLanes + lane, 0 behind the last.
+__device__ inline float NormHeldSum(const float (&values)[kNormGroup / kVirtualLanes]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kNormGroup / kVirtualLanes; ++i)
+    sum = __fmaf_rn(values[i], values[i], sum);  // zeros behind the last change nothing
+#pragma unroll
+  for (int width = kVirtualLanes / 2; width >= 1; width /= 2) {
+    sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, width, kVirtualLanes));
+  }
+  return sum;
+}
+
 // The groups' sums of one row to sums[NormGroups(size)] in shared memory, by `threads` threads (whole warps)
 // that count from `thread` 0. The caller synchronises them before NormScale.
 __device__ inline void NormGroupSums(const float* x, int size, int thread, int threads, float* sums) {
