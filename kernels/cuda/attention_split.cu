@@ -241,11 +241,7 @@ class SplitTiles {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       if (row == 1 && !two_rows_) break;
-      float max = -INFINITY;
-#pragma unroll
-      for (int i = 0; i < kWarpKeys / 8; ++i)
-        max = fmaxf(max, fmaxf(scores[i].x[2 * row], scores[i].x[2 * row + 1]));
-      max = RowMax(max);
+      const float max = MaxScore(scores, row);
       if (lane_ % 4 == 0) shared_.maxima[turn_][warp_][lane_ / 4 + 8 * row] = max;
     }
   }

@@ -164,6 +164,15 @@ __device__ inline float RowMax(float value) {
   return fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, 2));
 }
 
+// The largest of a row's scores.
+template <int kTiles>
+__device__ inline float MaxScore(const FragmentC (&scores)[kTiles], int row) {
+  float max = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) max = fmaxf(max, fmaxf(scores[i].x[2 * row], scores[i].x[2 * row + 1]));
+  return RowMax(max);
+}
+
 // What a warp knows of its 16 rows after some keys: the maximum of S, the sum of P and the sum of P V over
 // kTiles n-tiles of 8 columns.
 template <int kTiles>
