@@ -46,6 +46,12 @@ if(RIDGE_HAVE_CUDA)
   find_package(CUDAToolkit REQUIRED)
   message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, sm_${RIDGE_CUDA_ARCHITECTURES}, PTX ${RIDGE_CUDA_PTX}")
 
+  # A card of sm_90 asks for its own instructions by the code's version, which does not tell 90 from 90a.
+  foreach(architecture ${RIDGE_CUDA_ARCHITECTURES} ${RIDGE_CUDA_PTX})
+    if(architecture STREQUAL "90")
+      message(FATAL_ERROR "RIDGE_CUDA_ARCHITECTURES, RIDGE_CUDA_PTX: code for sm_90 is made as 90a")
+    endif()
+  endforeach()
   add_library(ridge_cuda_options INTERFACE)
   foreach(architecture ${RIDGE_CUDA_ARCHITECTURES})
     target_compile_options(ridge_cuda_options INTERFACE
