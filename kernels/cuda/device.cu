@@ -27,7 +27,6 @@ cudaError_t GetDeviceInfo(DeviceInfo* info) {
   info->capability = properties.major * 10 + properties.minor;
   info->num_sms = properties.multiProcessorCount;
   info->memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
-  info->l2_bytes = properties.l2CacheSize;
   info->shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
   int khz = 0;
   error = cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, device);

@@ -13,7 +13,6 @@ struct DeviceInfo {
   int capability;    // 90 for compute capability 9.0
   int num_sms;
   int64_t memory_bytes;
-  int64_t l2_bytes;
   int64_t shared_bytes_per_block;  // the most that a kernel may opt into
   int sm_clock_mhz;                // the highest
   int memory_clock_mhz;
