@@ -223,6 +223,37 @@ TEST_F(StepUploadTest, EverySlotMayGetAWholeBlockTableInOneStep) {
   EXPECT_LE(layout.bytes, upload_.max_bytes());
 }
 
+TEST_F(StepUploadTest, TheFullestStepHasRoom) {
+  StepPlan plan;
+  for (SlotId slot = 0; slot < 8; ++slot) {
+    plan.attaches.push_back({slot, {}});
+    for (BlockId block = 0; block < 16; ++block) plan.appends.push_back({slot, block});
+    plan.segments.push_back({slot, 248, 8, false, 0, 8});
+  }
+  plan.tokens.assign(8, 1);
+  upload_.Build(plan);
+  const StepLayout layout = upload_.Write(64, 64, bytes_.data());
+  EXPECT_EQ(layout.split_count, 8);  // 16 rows x heads a tile
+  EXPECT_LE(layout.bytes, upload_.max_bytes());
+}
+
+TEST_F(StepUploadTest, ASequenceGoesUpToTheLastPositionOfTheContext) {
+  StepPlan plan;
+  plan.attaches = {{0, {}}};
+  for (BlockId block = 0; block < 16; ++block) plan.appends.push_back({0, block});
+  plan.tokens = {1};
+  plan.segments = {{0, 255, 1, false, 0, 1}};
+  upload_.Build(plan);
+  const StepLayout layout = upload_.Write(1, 1, bytes_.data());
+  EXPECT_EQ(Part<int32_t>(layout.positions, 1)[0], 255);
+  EXPECT_EQ(Part<SampleRow>(layout.sample_rows, 1)[0].position, 256);
+  EXPECT_EQ(Part<AttentionItem>(layout.split_items, 1)[0].num_keys, 256);
+  StepPlan beyond;
+  beyond.tokens = {1};
+  beyond.segments = {{0, 256, 1, false, 0, 1}};
+  EXPECT_DEATH(upload_.Build(beyond), "");
+}
+
 TEST_F(StepUploadTest, APlanThatDoesNotFitIsABug) {
   StepPlan taken_twice = MixedPlan();
   taken_twice.attaches.push_back({3, {}});
