@@ -44,10 +44,8 @@ absl::StatusOr<DecodeLayers> DecodeLayers::Create(const ModelConfig& config, con
                                   "decode workspace");
   if (!memory.ok()) return memory.status();
   layers.workspace_ = *std::move(memory);
-  // On the stream: its steps would not wait for a copy that came from elsewhere.
-  absl::Status status = CudaStatus(
-      cudaMemcpyAsync(layers.table_.as<void>(), table.data(), table_bytes, cudaMemcpyHostToDevice, stream),
-      "table of layers");
+  absl::Status status =
+      CopyToDevice(layers.table_.as<void>(), table.data(), table_bytes, "table of layers", stream);
   if (status.ok()) {
     status = CudaStatus(
         cuda::LaunchClearDecodeLayers(layers.workspace_.as<void>(), layers.shape_, device.num_sms, stream),

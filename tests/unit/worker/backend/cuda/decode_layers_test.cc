@@ -59,6 +59,9 @@ bool IsLaunched(int cooperative_blocks, bool graphs) {
   driver.Run();
   driver.AddDecodeRow(0);
   EXPECT_EQ(driver.Run().outputs.size(), 1u);
+  // The backend's streams do not wait for the default one.
+  for (const fake_cuda::StreamCall& call : fake_cuda::StreamCalls())
+    EXPECT_TRUE(call.what != fake_cuda::Enqueued::kCopyToDevice || call.stream != nullptr);
   const auto& launched = fake_cuda::LaunchedSharedBytes();
   return std::any_of(launched.begin(), launched.end(), [](const auto& kernel) {
     return kernel.first.find("DecodeLayersKernel") != std::string::npos;
