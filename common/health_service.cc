@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/status.h"
 
 namespace ridge {
 
@@ -91,8 +92,8 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
   absl::MutexLock lock(&mutex_);
   const Status status = StatusOf(request->service());
   if (status == HealthCheckResponse::SERVICE_UNKNOWN) {
-    reactor->Finish(grpc::Status(grpc::StatusCode::NOT_FOUND,
-                                 absl::StrCat("service: \"", request->service(), "\" is not served here")));
+    reactor->Finish(ToGrpc(
+        absl::NotFoundError(absl::StrCat("service: ", Quoted(request->service()), " is not served here"))));
   } else {
     response->set_status(status);
     reactor->Finish(grpc::Status::OK);

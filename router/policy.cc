@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/status.h"
 
 namespace ridge::router {
 
@@ -51,7 +52,7 @@ absl::StatusOr<size_t> LeastLoaded::Pick(absl::Span<const WorkerLoad> workers, a
     best_load = load;
   }
   if (!any_ready) return absl::UnavailableError("no worker is ready");
-  if (!any_serves) return absl::NotFoundError(absl::StrCat("model: \"", model, "\" is not served here"));
+  if (!any_serves) return absl::NotFoundError(absl::StrCat("model: ", Quoted(model), " is not served here"));
   if (best == workers.size()) return absl::UnavailableError("no other worker is ready");
   first_ = best + 1;
   return best;

@@ -75,13 +75,20 @@ void Relay::ClientLeft() {
   Stop(ToGrpc(CancelledStatus(arrival_, DeadlineOf(*client_), std::chrono::system_clock::now())));
 }
 
-bool Relay::IsLoss(const grpc::Status& status) {
-  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-         status.error_code() == grpc::StatusCode::CANCELLED;
+bool Relay::IsLoss(const grpc::Status& status) const {
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::CANCELLED:
+      return true;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return OutputBegan() && !IsRefusal(status);
+    default:
+      return false;
+  }
 }
 
 bool Relay::IsRefusal(const grpc::Status& status) {
-  return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+  return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && !RefusalReason(status).empty();
 }
 
 void Relay::NoteRefusal(const Upstream& worker, const grpc::Status& status) {
@@ -96,7 +103,8 @@ void Relay::NoteRefusal(const Upstream& worker, const grpc::Status& status) {
   LogDebug("worker {} has no room: {}", worker.address(), status.error_message());
 }
 
-void Relay::AttemptEnded(const grpc::Status& status) {
+void Relay::AttemptEnded(const grpc::Status& ended) {
+  const grpc::Status status = Cut(ended);
   std::unique_ptr<Attempt> attempt;
   std::optional<grpc::Status> stopped;
   {
@@ -127,8 +135,7 @@ void Relay::AttemptEnded(const grpc::Status& status) {
     return;
   }
   tried_.push_back(&worker);
-  last_failure_ =
-      grpc::Status(grpc::StatusCode::UNAVAILABLE, absl::StrCat("worker ", worker.address(), ": ", why));
+  last_failure_ = ToGrpc(absl::UnavailableError(absl::StrCat("worker ", worker.address(), ": ", why)));
   LogWarning("call lost at worker {}: {}", worker.address(), why);
   if (OutputBegan()) {
     End(last_failure_);

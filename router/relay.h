@@ -67,12 +67,13 @@ class Relay {
 
   // Opens the call at the next worker, or ends it.
   void TryNextWorker();
-  // Whether the worker had no room; then what another one must have.
+  // Whether the worker said that it has no room; then what another one must have.
   static bool IsRefusal(const grpc::Status& status);
   void NoteRefusal(const Upstream& worker, const grpc::Status& status);
   // Whether `status` is the loss of the worker and not its answer. A CANCELLED that this router did not cause
-  // is a worker that shut down.
-  static bool IsLoss(const grpc::Status& status);
+  // is a worker that shut down; a RESOURCE_EXHAUSTED in the middle of the output that no worker said is the
+  // end of the connection. (Before the output it may be the request's own, as a message that is too long.)
+  bool IsLoss(const grpc::Status& status) const;
 
   Upstreams* const upstreams_;
   grpc::CallbackServerContext* const client_;

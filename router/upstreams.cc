@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/grpc_channel.h"
 #include "common/logging.h"
+#include "common/status.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 
@@ -20,10 +21,14 @@ constexpr int kMaxReconnectMs = 3000;
 // Above the minimum interval that the workers' servers allow.
 constexpr int kKeepaliveIntervalMs = 15000;
 constexpr int kKeepaliveTimeoutMs = 5000;
+// Ours send 1 KiB (status.h); a worker of another version may send more, and beyond this limit its connection
+// is closed with every call on it.
+constexpr int kMaxMetadataBytes = 1 << 20;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const UpstreamOptions& options) {
   grpc::ChannelArguments arguments = DirectChannelArguments();
   arguments.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveIntervalMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMinReconnectMs);
@@ -41,7 +46,7 @@ std::string WatchFailure(const grpc::Status& status) {
     case grpc::StatusCode::UNIMPLEMENTED:
       return "it is no ridge-worker: it does not serve ridge.v1.Worker";
     default:
-      return status.error_message();
+      return Cut(status).error_message();
   }
 }
 

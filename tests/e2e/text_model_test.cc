@@ -3,7 +3,9 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/client.h"
@@ -12,6 +14,7 @@
 namespace ridge::testing {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -148,6 +151,58 @@ TEST_F(TextModelTest, BadTextIsRefusedByItsField) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << Describe(status);
     EXPECT_THAT(status.error_message(), StartsWith(field));
   }
+}
+
+std::string Repeated(int times, const std::string& text) {
+  std::string repeated;
+  for (int i = 0; i < times; ++i) repeated += text;
+  return repeated;
+}
+
+// The error shows the value, cut: whole it would be more than a status can carry, and gRPC would close the
+// connection between router and worker with every stream on it.
+TEST_F(TextModelTest, ALongBadValueEndsNoOtherStream) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (int i = 0; i < 4; ++i) {
+    v1::GenerateRequest request = ChatRequest("Count to a thousand.", 60);
+    request.set_ignore_eos(true);
+    streams.push_back(client_->Open(request));
+    ASSERT_TRUE(streams.back()->Read()) << Describe(streams.back()->Finish().status);
+  }
+  const std::string long_values[] = {std::string(9000, 'r'), Repeated(2000, "漢"), std::string(500000, '%')};
+  for (const std::string& value : long_values) {
+    for (const std::string& server : {router_.grpc, worker_.grpc}) {
+      SCOPED_TRACE(absl::StrCat(value.substr(0, 3), " to ", server));
+      Client client(server);
+      v1::GenerateRequest request = ChatRequest("Hello", 1);
+      request.mutable_chat()->mutable_messages(0)->set_role(value);
+      const grpc::Status status = client.Ask(request).status;
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << Describe(status);
+      EXPECT_THAT(status.error_message(),
+                  StartsWith(absl::StrCat("chat.messages[0].role: \"", value.substr(0, 30))));
+      EXPECT_THAT(status.error_message(), EndsWith("...\" is none of system, user, assistant, tool"));
+
+      v1::TokenizeRequest tokenize;
+      *tokenize.mutable_chat() = request.chat();
+      v1::TokenizeResponse tokens;
+      grpc::ClientContext tokenize_context;
+      EXPECT_EQ(client.stub()->Tokenize(&tokenize_context, tokenize, &tokens).error_message(),
+                status.error_message());
+
+      v1::GetModelRequest get_model;
+      get_model.set_model(value);
+      v1::GetModelResponse model;
+      grpc::ClientContext model_context;
+      EXPECT_EQ(client.stub()->GetModel(&model_context, get_model, &model).error_code(),
+                grpc::StatusCode::NOT_FOUND);
+    }
+  }
+  for (const std::unique_ptr<Stream>& stream : streams) {
+    const Answer& answer = stream->Finish();
+    EXPECT_TRUE(answer.status.ok()) << Describe(answer.status);
+    EXPECT_EQ(answer.ids.size(), 60u);
+  }
+  EXPECT_THAT(router_.process->Stderr(), Not(HasSubstr("warning ridge-")));
 }
 
 }  // namespace

@@ -244,14 +244,15 @@ absl::Status CheckFits(const EngineConfig& config, int64_t prompt_tokens, int64_
   const bool by_slots = config.policy.memory == MemoryPolicy::kSlots;
   const int64_t slot = BlocksForTokens(config.max_context);
   if (by_slots && slot > config.num_blocks) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("a slot needs KV memory for %d tokens; the server has it for %d", slot * kBlockTokens,
-                        int64_t{config.num_blocks} * kBlockTokens));
+    return TooLarge("KV_CACHE_TOO_SMALL",
+                    absl::StrFormat("a slot needs KV memory for %d tokens; the server has it for %d",
+                                    slot * kBlockTokens, int64_t{config.num_blocks} * kBlockTokens));
   }
   const int64_t needed = SequenceMemory::BlocksAtLimit(prompt_tokens, max_tokens);
   const int64_t available = by_slots ? slot : config.num_blocks;
   if (needed <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
+  return TooLarge(
+      "KV_CACHE_TOO_SMALL",
       absl::StrFormat("prompt and max_tokens need KV memory for %d tokens; %s has it for %d",
                       needed * kBlockTokens, by_slots ? "a slot" : "the server", available * kBlockTokens));
 }

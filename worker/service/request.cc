@@ -167,8 +167,9 @@ absl::StatusOr<ResolvedCall> Resolve(const v1::GenerateRequest& request, const S
 
 absl::StatusOr<ResolvedCall> Resolve(const v1::ResolvedRequest& resolved, const ServedModel& model) {
   if (resolved.numerics_id() != model.numerics_id) {
-    return absl::FailedPreconditionError(absl::StrCat("resolved.numerics_id: \"", resolved.numerics_id(),
-                                                      "\" is not this worker's ", model.numerics_id));
+    return absl::FailedPreconditionError(
+        absl::StrCat("resolved.numerics_id: ", Quoted(resolved.numerics_id()), " is not this worker's ",
+                     model.numerics_id));
   }
   absl::Status status =
       CheckTokenIds("resolved.eos_token_ids", resolved.eos_token_ids(), model.config.vocab_size);

@@ -43,7 +43,7 @@ absl::Status CheckBytes(absl::string_view field, int64_t bytes, const InputOptio
 absl::Status CheckModelName(const std::string& name, const ServedModel& model) {
   if (name.empty() || name == model.name) return absl::OkStatus();
   return absl::NotFoundError(
-      absl::StrCat("model: \"", name, "\" is not served here; there is \"", model.name, "\""));
+      absl::StrCat("model: ", Quoted(name), " is not served here; there is ", Quoted(model.name)));
 }
 
 absl::Status CheckTokenIds(absl::string_view field, const google::protobuf::RepeatedField<int32_t>& ids,

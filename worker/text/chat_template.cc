@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/hash.h"
+#include "common/status.h"
 
 namespace ridge::worker {
 namespace {
@@ -103,7 +104,7 @@ absl::Status ChatTemplate::Check(const Conversation& conversation) const {
     };
     const Message& message = messages[i];
     if (!IsRole(message.role)) {
-      return error("role", absl::StrCat("\"", message.role, "\" is none of system, user, assistant, tool"));
+      return error("role", absl::StrCat(Quoted(message.role), " is none of system, user, assistant, tool"));
     }
     if (!message.tool_calls.empty() && message.role != "assistant") {
       return error("tool_calls", "only an assistant calls tools");

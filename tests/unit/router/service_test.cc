@@ -375,7 +375,7 @@ TEST_F(ServiceTest, WhereNoOtherHasRoomTheLastRefusalAndItsAdviceArePassedOn) {
 }
 
 TEST_F(ServiceTest, ARequestThatNeverFitsGoesToAWorkerWithMoreMemoryOnly) {
-  const grpc::Status too_small(grpc::StatusCode::RESOURCE_EXHAUSTED, "needs KV memory for 5000 tokens");
+  const grpc::Status too_small = ToGrpc(TooLarge("KV_CACHE_TOO_SMALL", "needs KV memory for 5000 tokens"));
   AddWorker(Refuse(too_small))->Report(ReportOf(1, 4000));
   AddWorker(Refuse(too_small))->Report(ReportOf(1, 4000));
   StartRouter();
@@ -384,7 +384,7 @@ TEST_F(ServiceTest, ARequestThatNeverFitsGoesToAWorkerWithMoreMemoryOnly) {
 }
 
 TEST_F(ServiceTest, ARequestThatDoesNotFitOneWorkerRunsOnALargerOne) {
-  const grpc::Status too_small(grpc::StatusCode::RESOURCE_EXHAUSTED, "needs KV memory for 5000 tokens");
+  const grpc::Status too_small = ToGrpc(TooLarge("KV_CACHE_TOO_SMALL", "needs KV memory for 5000 tokens"));
   AddWorker(Refuse(too_small))->Report(ReportOf(1, 4000));
   AddWorker(Answer())->Report(ReportOf(1, 8000));
   StartRouter();
@@ -405,6 +405,62 @@ TEST_F(ServiceTest, AWorkerThatRunsOutAfterOutputEndsTheCall) {
   EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(outcome.messages.size(), 1u);
   EXPECT_EQ(workers_[1]->executed(), 0);
+}
+
+// As gRPC itself says of a message that is too long.
+TEST_F(ServiceTest, AnExhaustionThatIsNoRefusalIsNotTriedElsewhere) {
+  for (int i = 0; i < 2; ++i) {
+    AddWorker(Refuse(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "message larger than max")))
+        ->Report(ReportOf(1, i == 0 ? 4000 : 8000));
+  }
+  StartRouter();
+  const Outcome outcome = Generate();
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(outcome.status.error_message(), "message larger than max");
+  EXPECT_EQ(workers_[0]->executed() + workers_[1]->executed(), 1);
+}
+
+// As gRPC itself says of a stream whose connection ended by a limit.
+TEST_F(ServiceTest, AnExhaustionInTheMiddleOfAStreamIsTheLossOfTheWorker) {
+  AddWorker([](grpc::ServerContext*, const v1::ExecuteRequest&, ExecuteWriter* writer) {
+    WriteTokens(writer, 1);
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "metadata size exceeds limit");
+  });
+  StartRouter();
+  const Outcome outcome = Generate();
+  EXPECT_EQ(outcome.messages.size(), 1u);
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(outcome.status.error_message(),
+            absl::StrCat("worker ", workers_[0]->address(), ": metadata size exceeds limit"));
+}
+
+TEST_F(ServiceTest, ALongErrorOfAWorkerEndsOneCallAlone) {
+  absl::Notification finish;
+  AddWorker([&finish](grpc::ServerContext*, const v1::ExecuteRequest& request, ExecuteWriter* writer) {
+    if (request.request().request_id() == "bad")
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, std::string(100000, 'r'));
+    WriteTokens(writer, 1);
+    finish.WaitForNotification();
+    return WriteTokens(writer, 2);
+  });
+  StartRouter();
+  grpc::ClientContext context;
+  const auto running = stub_->Generate(&context, v1::GenerateRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(running->Read(&message));
+  v1::GenerateRequest bad;
+  bad.set_request_id("bad");
+  const grpc::Status status = Generate(bad).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), std::string(kMaxMessageBytes - 3, 'r') + "...");
+  workers_[0]->FailUnaryCalls(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, std::string(100000, '%')));
+  grpc::ClientContext unary;
+  v1::TokenizeResponse tokens;
+  EXPECT_EQ(stub_->Tokenize(&unary, v1::TokenizeRequest(), &tokens).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(Up(*workers_[0]));
+  finish.Notify();
+  EXPECT_EQ(ReadAll(running.get()).messages.size(), 2u);
 }
 
 TEST_F(ServiceTest, AWorkerLostAfterOutputEndsTheCall) {
