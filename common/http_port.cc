@@ -15,8 +15,12 @@
 namespace ridge {
 namespace {
 
-// Short, so that idle connections cannot keep a probe waiting.
-constexpr char kRequestTimeoutMs[] = "3000";
+// The server gives each connection a thread from its first byte, or none, to its last. So that connections
+// which say nothing, or half a request, keep no probe waiting, there are many threads, and a client has a
+// short time to say what it wants (and to take more of the answer): 50 such connections cost a probe half a
+// second.
+constexpr char kThreads[] = "32";
+constexpr char kRequestTimeoutMs[] = "500";
 
 struct Answer {
   int code;
@@ -40,7 +44,7 @@ class CivetHttpPort : public HttpPort {
                        "): give --listen a name or an IPv4 address, or --metrics_port=-1"));
     }
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
-    const char* settings[] = {"listening_ports",    address.c_str(),   "num_threads", "2",
+    const char* settings[] = {"listening_ports",    address.c_str(),   "num_threads", kThreads,
                               "request_timeout_ms", kRequestTimeoutMs, nullptr};
     mg_callbacks callbacks{};
     callbacks.log_message = [](const mg_connection*, const char*) {

@@ -8,11 +8,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace ridge {
 namespace {
@@ -22,22 +24,41 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+// A client's connection that has sent `text`.
+class Connection {
+ public:
+  Connection(int port, const std::string& text) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    is_open_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+               write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  }
+  ~Connection() { close(fd_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  bool is_open() const { return is_open_; }
+
+  // Says that no more comes, and waits for all that the server says.
+  std::string Answer() {
+    std::string answer;
+    if (!is_open_) return answer;
+    shutdown(fd_, SHUT_WR);
+    char buffer[4096];
+    for (ssize_t size; (size = read(fd_, buffer, sizeof(buffer))) > 0;) answer.append(buffer, size);
+    return answer;
+  }
+
+ private:
+  const int fd_;
+  bool is_open_ = false;
+};
+
 // Sends one request and returns the whole answer, headers and all.
 std::string Exchange(int port, const std::string& request) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::string answer;
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-      write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
-    shutdown(fd, SHUT_WR);
-    char buffer[4096];
-    for (ssize_t size; (size = read(fd, buffer, sizeof(buffer))) > 0;) answer.append(buffer, size);
-  }
-  close(fd);
-  return answer;
+  return Connection(port, request).Answer();
 }
 
 class HttpPortTest : public testing::Test {
@@ -110,6 +131,29 @@ TEST_F(HttpPortTest, AnswersManyClientsAtOnce) {
   }
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(answered, 40);
+}
+
+// What a probe waits for while `count` clients have sent `text` and nothing more.
+class StalledClientsTest : public HttpPortTest {
+ protected:
+  void ExpectAnAnswerWithinASecond(int count, const std::string& text) {
+    std::vector<std::unique_ptr<Connection>> stalled;
+    for (int i = 0; i < count; ++i) {
+      stalled.push_back(std::make_unique<Connection>(port_->port(), text));
+      ASSERT_TRUE(stalled.back()->is_open());
+    }
+    const absl::Time begin = absl::Now();
+    EXPECT_THAT(Ask("GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(1));
+  }
+};
+
+TEST_F(StalledClientsTest, FiftyThatSayNothingKeepNoProbeWaiting) {
+  ExpectAnAnswerWithinASecond(50, "");
+}
+
+TEST_F(StalledClientsTest, HalfRequestsKeepNoProbeWaiting) {
+  ExpectAnAnswerWithinASecond(8, "GET /metrics HTTP/1.1\r\nHost: loc");
 }
 
 TEST_F(HttpPortTest, ATakenPortIsAnErrorThatNamesFlagAndAddress) {
