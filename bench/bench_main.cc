@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/ask.h"
@@ -137,13 +138,19 @@ int FailWithUsage() {
   return 1;
 }
 
+int FailUnknown(const std::string& name) {
+  std::fprintf(stderr, "ridge-bench: no subcommand \"%s\"\n", name.c_str());
+  return FailWithUsage();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv, argv + argc);
   const Given given = ridge::GivenFlags(words);
   const Subcommand* asked = words.size() > 1 ? Find(words[1]) : nullptr;
-  const bool is_help = absl::c_linear_search(given, "help") || absl::c_linear_search(given, "h");
+  const bool is_help = absl::c_any_of(given, ridge::IsHelp);
+  if (is_help && asked == nullptr && !absl::StartsWith(words[1], "-")) return FailUnknown(words[1]);
   if (asked != nullptr && is_help) {
     std::cout << ridge::FlagHelp(
         absl::StrCat("usage: ridge-bench ", asked->name, " [flags]\n  ", asked->what),
@@ -159,10 +166,7 @@ int main(int argc, char** argv) {
     return FailWithUsage();
   }
   const Subcommand* subcommand = Find(arguments[0]);
-  if (subcommand == nullptr) {
-    std::fprintf(stderr, "ridge-bench: no subcommand \"%s\"\n", arguments[0].c_str());
-    return FailWithUsage();
-  }
+  if (subcommand == nullptr) return FailUnknown(arguments[0]);
   absl::Status status = ridge::bench::CheckCommandFlags(subcommand->name, given);
   if (status.ok()) status = ridge::bench::CheckFlagValues(subcommand->name, given);
   if (status.ok()) status = subcommand->run(given);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <utility>
 
 #include "absl/flags/commandlineflag.h"
@@ -19,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "common/read_file.h"
 #include "common/status.h"
 
 namespace ridge {
@@ -101,20 +101,23 @@ void CheckDurations(const std::vector<Argument>& arguments) {
 }
 
 constexpr int kMostNestedFiles = 8;
+constexpr int64_t kMaxFlagFileBytes = 1 << 20;
 
-// The lines of a flag's file that are flags, as Abseil reads it; none where it cannot be read, which Abseil
-// reports.
-std::vector<Argument> FlagsOfFile(const std::string& path) {
+// The lines of a flag's file that are flags, as Abseil reads it. An error names --flagfile and the file.
+absl::StatusOr<std::vector<Argument>> FlagsOfFile(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxFlagFileBytes);
+  if (!text.ok()) return InvalidField("--flagfile", text.status().message());
   std::vector<Argument> flags;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const absl::string_view text = absl::StripAsciiWhitespace(line);
-    if (absl::StartsWith(text, "-")) flags.push_back({std::string(text), true});
+  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (absl::StartsWith(line, "-")) flags.push_back({std::string(line), true});
   }
   return flags;
 }
 
-void AppendGiven(const std::vector<Argument>& arguments, int nested, std::vector<std::string>* given) {
+// Up to the first file that cannot be read.
+absl::Status AppendGiven(const std::vector<Argument>& arguments, int nested,
+                         std::vector<std::string>* given) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].is_flag) continue;
     absl::string_view text = arguments[i].text;
@@ -124,18 +127,27 @@ void AppendGiven(const std::vector<Argument>& arguments, int nested, std::vector
     const bool is_negated =
         absl::FindCommandLineFlag(name) == nullptr && absl::FindCommandLineFlag(positive) != nullptr;
     given->emplace_back(is_negated ? positive : name);
-    if (name != "flagfile" || nested == kMostNestedFiles) continue;
+    if (name != "flagfile") continue;
     const bool has_value = name.size() < text.size();
     if (!has_value && i + 1 == arguments.size()) continue;  // Abseil misses the value
     const absl::string_view paths =
         has_value ? text.substr(name.size() + 1) : absl::string_view(arguments[i + 1].text);
-    for (const absl::string_view path : absl::StrSplit(paths, ','))
-      AppendGiven(FlagsOfFile(std::string(path)), nested + 1, given);
+    for (const absl::string_view path : absl::StrSplit(paths, ',', absl::SkipEmpty())) {
+      if (nested == kMostNestedFiles) {
+        return InvalidField("--flagfile", absl::StrCat(path, ": more than ", kMostNestedFiles,
+                                                       " files that name one another"));
+      }
+      const absl::StatusOr<std::vector<Argument>> flags = FlagsOfFile(std::string(path));
+      if (!flags.ok()) return flags.status();
+      if (absl::Status status = AppendGiven(*flags, nested + 1, given); !status.ok()) return status;
+    }
   }
+  return absl::OkStatus();
 }
 
 bool AsksForHelp(const Argument& argument) {
-  return argument.is_flag && (argument.text == "--help" || argument.text == "-help" || argument.text == "-h");
+  const absl::string_view name = absl::StripPrefix(absl::StripPrefix(argument.text, "-"), "-");
+  return argument.is_flag && IsHelp(name.substr(0, name.find('=')));
 }
 
 }  // namespace
@@ -148,8 +160,12 @@ std::vector<std::string> NormaliseFlagNames(const std::vector<std::string>& argu
 
 std::vector<std::string> GivenFlags(const std::vector<std::string>& arguments) {
   std::vector<std::string> given;
-  AppendGiven(Normalise(arguments), 0, &given);
+  AppendGiven(Normalise(arguments), 0, &given).IgnoreError();  // ParseFlags reports it
   return given;
+}
+
+bool IsHelp(absl::string_view name) {
+  return name == "h" || absl::StartsWith(name, "help");
 }
 
 std::string FlagHelp(absl::string_view usage, const std::vector<std::string>& names) {
@@ -172,12 +188,17 @@ std::vector<std::string> ParseFlags(absl::string_view usage, int argc, char** ar
   absl::SetFlagsUsageConfig(config);
 
   std::vector<Argument> normalised = Normalise(std::vector<std::string>(argv, argv + argc));
-  // Abseil's own help shows where the program was built, and ends with 1.
   if (std::any_of(normalised.begin(), normalised.end(), AsksForHelp)) {
     PrintHelp(usage);
     std::exit(0);
   }
   CheckDurations(normalised);
+  // Abseil takes a directory for an empty file.
+  std::vector<std::string> given;
+  if (const absl::Status status = AppendGiven(normalised, 0, &given); !status.ok()) {
+    std::fprintf(stderr, "ERROR: %s\n", std::string(status.message()).c_str());
+    std::exit(1);
+  }
   std::vector<char*> pointers;
   for (Argument& argument : normalised) pointers.push_back(argument.text.data());
   const std::vector<char*> rest = absl::ParseCommandLine(argc, pointers.data());
@@ -189,8 +210,10 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view flag_name, absl::string_vie
     absl::string_view name;
     int64_t factor;
   };
-  constexpr Suffix kSuffixes[] = {
-      {"KiB", int64_t{1} << 10}, {"MiB", int64_t{1} << 20}, {"GiB", int64_t{1} << 30}};
+  constexpr Suffix kSuffixes[] = {{"KiB", int64_t{1} << 10},
+                                  {"MiB", int64_t{1} << 20},
+                                  {"GiB", int64_t{1} << 30},
+                                  {"TiB", int64_t{1} << 40}};
   absl::string_view number = absl::StripAsciiWhitespace(text);
   int64_t factor = 1;
   for (const Suffix& suffix : kSuffixes) {
@@ -202,8 +225,9 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view flag_name, absl::string_vie
   }
   int64_t value = 0;
   if (!absl::SimpleAtoi(number, &value) || value < 0 || value > INT64_MAX / factor) {
-    return InvalidField(absl::StrCat("--", flag_name),
-                        absl::StrCat("\"", text, "\" is not a size such as 1073741824, 512MiB or 2GiB"));
+    return InvalidField(
+        absl::StrCat("--", flag_name),
+        absl::StrCat("\"", text, "\" is not a size such as 1073741824, 64KiB, 512MiB, 2GiB or 1TiB"));
   }
   return value * factor;
 }

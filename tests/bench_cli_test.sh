@@ -70,6 +70,21 @@ bench 0 "1 of 1 outputs are identical" parity --a="$work/out/ridge" --b="$work/o
 bench 0 "1 of 1 outputs are identical; without a partner, not compared: 0 of --a, 1 of --b" \
   parity --a="$work/out/ridge" --b="$work/more/ridge"
 
+# A file that a flag names and that has no end, or is none.
+for flag in workload mooncake burstgpt; do
+  bench 1 "--$flag: /dev: not a regular file" arrivals "${on[@]}" "--$flag=/dev"
+  bench 1 "--$flag: /dev/zero: not a regular file" arrivals "${on[@]}" "--$flag=/dev/zero"
+done
+for file in /dev /dev/zero; do
+  bench 1 "--device: $file: not a regular file" arrivals "${on[@]}" "--device=simulated:$file"
+  bench 1 "--source: $file: not a regular file" draw --rates=4 --requests=5 --model=synthetic:qwen2.5-1.5b --out="$work/w" "--source=$file"
+  bench 1 "--records: $file: not a regular file" roofline --model=synthetic:qwen2.5-1.5b --card=h200 --out="$work/w" "--records=$file"
+  bench 1 "--flagfile: $file: not a regular file" ask "--flagfile=$file"
+done
+
+bench 1 'no subcommand "nope"' nope --help
+bench 0 "usage: ridge-bench ask" ask --helpfull
+
 # Two at once.
 exec 8<"$work/out/ridge"
 flock 8

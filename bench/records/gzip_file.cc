@@ -6,20 +6,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/read_file.h"
 #include "zlib.h"
 
 namespace ridge::bench {
 namespace {
 
 constexpr size_t kReadBytes = 1 << 20;
+constexpr size_t kMaxTextBytes = 1 << 30;
 constexpr int kGzipWindow = 15 + 16;  // zlib's way to say: the largest, in gzip's format
 
 // By errno.
@@ -65,8 +65,10 @@ std::optional<size_t> MemberSize(absl::string_view bytes) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadGzip(const std::string& path) {
-  gzFile file = gzopen(path.c_str(), "rb");
-  if (file == nullptr) return Failed(path, "read");
+  const absl::StatusOr<int> fd = OpenRegularFile(path);
+  if (!fd.ok()) return fd.status();
+  gzFile file = gzdopen(*fd, "rb");
+  RIDGE_CHECK(file != nullptr);
   std::string text;
   int count = 0;
   do {
@@ -74,7 +76,11 @@ absl::StatusOr<std::string> ReadGzip(const std::string& path) {
     text.resize(size + kReadBytes);
     count = gzread(file, text.data() + size, kReadBytes);
     text.resize(size + static_cast<size_t>(std::max(count, 0)));
-  } while (count > 0);
+  } while (count > 0 && text.size() <= kMaxTextBytes);
+  if (text.size() > kMaxTextBytes) {
+    gzclose(file);
+    return absl::InvalidArgumentError(absl::StrCat(path, ": larger than ", kMaxTextBytes >> 20, " MiB"));
+  }
   int error = Z_OK;
   gzerror(file, &error);
   const bool whole = gzclose(file) == Z_OK && count == 0 && error == Z_OK;
@@ -103,17 +109,16 @@ absl::Status AppendGzip(const std::string& path, absl::string_view text) {
 }
 
 absl::StatusOr<bool> CutHalfMember(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open()) return false;
+  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxTextBytes);
+  if (!bytes.ok()) return absl::IsNotFound(bytes.status()) ? false : absl::StatusOr<bool>(bytes.status());
   size_t whole = 0;
-  while (whole < bytes.size()) {
-    const std::optional<size_t> size = MemberSize(absl::string_view(bytes).substr(whole));
+  while (whole < bytes->size()) {
+    const std::optional<size_t> size = MemberSize(absl::string_view(*bytes).substr(whole));
     if (!size.has_value()) break;  // half of one
     if (*size == 0) return false;  // none, or damaged
     whole += *size;
   }
-  if (whole == bytes.size() && whole > 0) return false;  // an empty file is the beginning of one
+  if (whole == bytes->size() && whole > 0) return false;  // an empty file is the beginning of one
   std::error_code error;
   if (whole == 0) {
     std::filesystem::remove(path, error);

@@ -6,13 +6,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/read_file.h"
 #include "nlohmann/json.hpp"
 
 namespace ridge::bench {
@@ -22,6 +22,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr char kSchema[] = "ridge-workload/1";
+constexpr int64_t kMaxFileBytes = 1 << 30;
 constexpr int32_t kMostTokens = 1 << 24;
 
 // One line of the file; what it lacks is remembered as the first error.
@@ -192,12 +193,8 @@ absl::Status WriteWorkload(const Workload& workload, const std::string& path) {
 }
 
 absl::StatusOr<Workload> ReadWorkload(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read: ", strerror(errno)));
-  }
-  return FromJsonLines(text, path);
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxFileBytes);
+  return text.ok() ? FromJsonLines(*text, path) : text.status();
 }
 
 }  // namespace ridge::bench

@@ -1,6 +1,5 @@
 #include "worker/model/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/read_file.h"
 
 namespace ridge::worker {
 namespace {
@@ -19,7 +19,6 @@ namespace {
 absl::StatusOr<absl::Span<const char>> MapDescriptor(const std::string& path, int fd) {
   struct stat info;
   if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, path);
-  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
   if (info.st_size == 0) return absl::InvalidArgumentError(absl::StrCat(path, ": the file is empty"));
   const size_t size = static_cast<size_t>(info.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -38,12 +37,10 @@ constexpr uintptr_t kWindow = 64 << 10;
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  // Without O_NONBLOCK the opening of a pipe would wait for ever, before it can be seen that it is none of
-  // ours.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open"));
-  absl::StatusOr<absl::Span<const char>> bytes = MapDescriptor(path, fd);
-  close(fd);
+  const absl::StatusOr<int> fd = OpenRegularFile(path);
+  if (!fd.ok()) return fd.status();
+  absl::StatusOr<absl::Span<const char>> bytes = MapDescriptor(path, *fd);
+  close(*fd);
   if (!bytes.ok()) return bytes.status();
   return MappedFile(path, *bytes);
 }

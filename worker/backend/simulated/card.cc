@@ -1,8 +1,7 @@
 #include "worker/backend/simulated/card.h"
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <vector>
@@ -12,10 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/read_file.h"
 #include "worker/backend/simulated/built_in_cards.h"
 
 namespace ridge::worker {
 namespace {
+
+constexpr int64_t kMaxCardBytes = 1 << 20;
 
 std::map<std::string, double*> NumbersOf(SimulatedCard* card) {
   return {{"memory_bytes", &card->memory_bytes},
@@ -75,10 +77,8 @@ absl::StatusOr<SimulatedCard> ParseCard(absl::string_view text, absl::string_vie
 
 absl::StatusOr<SimulatedCard> LoadCard(absl::string_view name_or_path) {
   if (name_or_path.find('/') != absl::string_view::npos) {
-    std::ifstream file{std::string(name_or_path)};
-    if (!file) return absl::NotFoundError(absl::StrCat(name_or_path, ": cannot be read"));
-    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    return ParseCard(text, name_or_path);
+    const absl::StatusOr<std::string> text = ReadFile(std::string(name_or_path), kMaxCardBytes);
+    return text.ok() ? ParseCard(*text, name_or_path) : text.status();
   }
   std::vector<std::string> names;
   for (const BuiltInCard& card : kBuiltInCards) {

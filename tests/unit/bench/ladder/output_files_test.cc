@@ -52,8 +52,7 @@ TEST_F(OutputFilesTest, NamesTheLineThatIsWrong) {
   Add(0, "aa", "");
   EXPECT_THAT(std::string(ReadOutputs(path_).status().message()),
               EndsWith("line 1: no line before has the ids of aa"));
-  EXPECT_EQ(ReadOutputs("/nowhere").status().message(),
-            "/nowhere: cannot be read: No such file or directory");
+  EXPECT_EQ(ReadOutputs("/nowhere").status().message(), "/nowhere: cannot open: No such file or directory");
 }
 
 TEST(FirstDifference, IsTheFirstTokenThatDiffersOrIsMissing) {

@@ -39,7 +39,7 @@ TEST(Workload, NamesLineAndFieldOfWhatIsWrong) {
   const std::string good = "{\"label\":\"a\",\"prompt_tokens\":600,\"max_tokens\":1,\"arrival_s\":2}\n";
   EXPECT_EQ(ErrorOf(""), "w.jsonl: no requests");
   EXPECT_EQ(ErrorOf(kHeader), "w.jsonl: no requests");
-  EXPECT_EQ(ReadWorkload("/dev/null").status().message(), "/dev/null: no requests");
+  EXPECT_EQ(ReadWorkload("/dev/null").status().message(), "/dev/null: not a regular file");
   EXPECT_EQ(ErrorOf("[]\n"), "w.jsonl, line 1: not a JSON object");
   EXPECT_EQ(ErrorOf("{\"schema\":\"x\",\"name\":\"\",\"origin\":\"\"}"),
             "w.jsonl, line 1: schema: \"x\" is not \"ridge-workload/1\"");
@@ -64,7 +64,7 @@ TEST(Workload, AFileThatWasCutAtTheEndOfALineIsRefused) {
 
 TEST(Workload, NamesAFileThatIsNotThere) {
   EXPECT_EQ(ReadWorkload("/nowhere/w.jsonl").status().message(),
-            "/nowhere/w.jsonl: cannot be read: No such file or directory");
+            "/nowhere/w.jsonl: cannot open: No such file or directory");
   EXPECT_EQ(WriteWorkload(UniformDraw(1, 1, 1), "/nowhere/w.jsonl").message(),
             "/nowhere/w.jsonl: cannot be written: No such file or directory");
   EXPECT_EQ(WriteWorkload(UniformDraw(1, 1, 1), "/dev/full").message(),

@@ -66,7 +66,7 @@ TEST(CardTest, ReadsAFileByItsPath) {
   const std::string path = testing::TempDir() + "/card.txt";
   std::ofstream(path) << kText;
   EXPECT_EQ(LoadCard(path).value().step_us, 4);
-  EXPECT_THAT(LoadCard("./not/there.txt").status().message(), HasSubstr("./not/there.txt: cannot be read"));
+  EXPECT_THAT(LoadCard("./not/there.txt").status().message(), HasSubstr("./not/there.txt: cannot open"));
 }
 
 }  // namespace
