@@ -4,12 +4,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/status.h"
 
 namespace ridge {
 
 absl::StatusOr<std::unique_ptr<ServerPorts>> ServerPorts::Open(ServerPortsOptions options) {
   absl::StatusOr<HostPort> address = ParseHostPort("--listen", options.grpc.listen, 0);
   if (!address.ok()) return address.status();
+  if (address->port > 0 && options.metrics_port == address->port) {
+    return InvalidField("--metrics_port", absl::StrCat(options.metrics_port, " is the port of --listen"));
+  }
   auto ports = std::unique_ptr<ServerPorts>(new ServerPorts());
   ports->host_ = address->host;
   absl::StatusOr<std::unique_ptr<GrpcServer>> grpc = GrpcServer::Bind(options.grpc);

@@ -56,6 +56,12 @@ TEST_F(ServerPortsTest, BothPortsAreTakenBeforeAnythingIsServed) {
   EXPECT_THAT(ErrorOf(taken), StartsWith("--listen: cannot listen on "));
 }
 
+TEST_F(ServerPortsTest, OnePortForBothIsNamedAsThat) {
+  options_.grpc.listen = "127.0.0.1:50987";
+  options_.metrics_port = 50987;
+  EXPECT_EQ(ErrorOf(options_), "--metrics_port: 50987 is the port of --listen");
+}
+
 TEST_F(ServerPortsTest, WithoutAMetricsPortThereIsNone) {
   options_.metrics_port = -1;
   const auto ports = ServerPorts::Open(options_).value();
