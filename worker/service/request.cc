@@ -82,9 +82,11 @@ absl::Status ResolveMaxTokens(const v1::GenerateRequest& request, const ServedMo
   call->max_tokens_asked = request.has_max_tokens() ? request.max_tokens() : model.context_length;
   call->spec.max_tokens = static_cast<int32_t>(std::min<int64_t>(call->max_tokens_asked, left));
   call->spec.limit_reason = call->max_tokens_asked > left ? FinishReason::kContext : FinishReason::kLength;
-  // Nothing is masked beyond the last token; devices count positions up to this in 32 bits.
-  int32_t& min_tokens = call->spec.controls.min_tokens;
-  min_tokens = std::min(min_tokens, call->spec.max_tokens);
+  if (request.min_tokens() > left) {
+    return InvalidField(
+        "min_tokens", absl::StrCat(request.min_tokens(), " is more than the ", left, " that a prompt of ",
+                                   prompt_tokens, " tokens leaves in the context of ", model.context_length));
+  }
   return absl::OkStatus();
 }
 

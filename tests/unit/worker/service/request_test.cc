@@ -250,13 +250,18 @@ TEST(RequestTest, NoMoreTokensAreReportedThanTheVocabularyHas) {
                 model);
 }
 
-TEST(RequestTest, MinTokensReachNoFurtherThanTheLimit) {
-  EXPECT_EQ(ResolveText("prompt: 'abc' min_tokens: 7")->spec.controls.min_tokens, 7);
-  // Together with the prompt it would be more than 32 bits hold.
-  const absl::StatusOr<ResolvedCall> call = ResolveText("prompt: 'abc' min_tokens: 2147483647");
-  ASSERT_TRUE(call.ok()) << call.status();
-  EXPECT_EQ(call->spec.controls.min_tokens, call->spec.max_tokens);
-  EXPECT_EQ(call->spec.max_tokens, Model().context_length - 3);
+TEST(RequestTest, MinTokensHaveToFitTheContext) {
+  const int32_t context = Model().context_length;
+  const auto resolve = [](int32_t min_tokens, const char* more) {
+    return ResolveText(absl::StrCat("prompt: 'abc' min_tokens: ", min_tokens, more));
+  };
+  EXPECT_EQ(resolve(7, "")->spec.controls.min_tokens, 7);
+  EXPECT_EQ(resolve(context - 3, "")->spec.controls.min_tokens, context - 3);
+  const std::string error = absl::StrCat("min_tokens: ", context - 2, " is more than the ", context - 3,
+                                         " that a prompt of 3 tokens leaves in the context of ", context);
+  EXPECT_EQ(resolve(context - 2, "").status(), absl::InvalidArgumentError(error));
+  EXPECT_EQ(resolve(context - 2, " max_tokens: 2147483647").status().message(), error);
+  EXPECT_EQ(resolve(INT32_MAX, "").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(RequestTest, BadWordsBanWhatHoldsThemAndWhatCompletesThem) {
