@@ -1,7 +1,9 @@
 #include "worker/service/worker_flags.h"
 
 #include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
 #include "common/flags.h"
+#include "worker/text/chat_template.h"
 
 using ridge::worker::WorkerConfig;
 
@@ -47,8 +49,8 @@ ABSL_FLAG(std::string, default_sampling, WorkerConfig().default_sampling,
           "what absent sampling fields stand for: ridge (temperature 1, the rest off) or model (its "
           "generation_config.json)");
 ABSL_FLAG(std::string, chat_template, "",
-          "chat template by name (chatml, smollm2, qwen2, qwen2.5, qwen3, llama3, llama3.1); empty: the "
-          "model's own");
+          absl::StrCat("chat template by name (", ridge::worker::ChatTemplate::Names(),
+                       "); empty: the model's own"));
 ABSL_FLAG(std::string, max_message_bytes, "16MiB", "largest gRPC message");
 ABSL_FLAG(std::string, log_level, WorkerConfig().log_level, "debug, info, warning or error");
 ABSL_FLAG(int, max_queued_requests, WorkerConfig().max_queued_requests,

@@ -74,9 +74,13 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Recognise(absl::string_view source) {
 
 absl::StatusOr<ChatTemplate> ChatTemplate::FromName(absl::string_view name) {
   if (const ChatFamily* family = FindFamily(name)) return ChatTemplate(family);
+  return absl::InvalidArgumentError(
+      absl::StrCat("chat template \"", name, "\" is not known; there is: ", Names()));
+}
+
+std::string ChatTemplate::Names() {
   const auto append_name = [](std::string* out, const ChatFamily& family) { out->append(family.name); };
-  return absl::InvalidArgumentError(absl::StrCat("chat template \"", name, "\" is not known; there is: ",
-                                                 absl::StrJoin(ChatFamilies(), ", ", append_name)));
+  return absl::StrJoin(ChatFamilies(), ", ", append_name);
 }
 
 absl::Status ChatTemplate::CheckTokens(const Tokenizer& tokenizer) const {

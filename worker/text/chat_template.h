@@ -23,6 +23,8 @@ class ChatTemplate {
   static absl::StatusOr<ChatTemplate> Recognise(absl::string_view source);
   // INVALID_ARGUMENT lists the names.
   static absl::StatusOr<ChatTemplate> FromName(absl::string_view name);
+  // "chatml, smollm2, ..."
+  static std::string Names();
 
   absl::string_view name() const { return family_->name; }
   bool has_tools() const { return family_->has_tools; }
