@@ -5,15 +5,15 @@
 // DIRECTORY is a Hugging Face directory. Each FILE holds documents, separated by a zero byte. Prints a line a
 // measurement: name, bytes, tokens, seconds (the best of several rounds), separated by tabs.
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/read_file.h"
 #include "worker/text/hf_tokenizer.h"
 #include "worker/text/text_stream.h"
 #include "worker/text/tokenizer.h"
@@ -24,6 +24,7 @@ using ridge::worker::TokenId;
 using ridge::worker::Tokenizer;
 
 constexpr int kRounds = 5;
+constexpr int64_t kMaxFileBytes = 1 << 30;
 
 // `run` gives the number of tokens.
 void Measure(const std::string& name, size_t bytes, const std::function<size_t()>& run,
@@ -39,14 +40,8 @@ void Measure(const std::string& name, size_t bytes, const std::function<size_t()
   std::fflush(stdout);
 }
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
-void MeasureFile(const Tokenizer& tokenizer, const std::string& path) {
+void MeasureFile(const Tokenizer& tokenizer, const std::string& path, const std::string& content) {
   const std::string name = path.substr(path.rfind('/') + 1);
-  const std::string content = ReadFile(path);
   const std::vector<std::string> documents = absl::StrSplit(content, '\0');
   std::string text;
   for (const std::string& document : documents) text += document;
@@ -89,7 +84,12 @@ int main(int argc, char** argv) {
     return std::fprintf(stderr, "%s\n", std::string(tokenizer.status().message()).c_str()), 1;
   std::printf("load\t0\t0\t%.6f\n",
               std::chrono::duration<double>(std::chrono::steady_clock::now() - load_begin).count());
-  for (int i = 2; i < argc; ++i) MeasureFile(**tokenizer, argv[i]);
+  for (int i = 2; i < argc; ++i) {
+    const absl::StatusOr<std::string> content = ridge::ReadFile(argv[i], kMaxFileBytes);
+    if (!content.ok())
+      return std::fprintf(stderr, "%s\n", std::string(content.status().message()).c_str()), 1;
+    MeasureFile(**tokenizer, argv[i], *content);
+  }
   MeasureRun(**tokenizer, "one letter", "a");
   MeasureRun(**tokenizer, "spaces", " ");
   MeasureRun(**tokenizer, "one emoji", "\U0001f600");

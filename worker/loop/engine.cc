@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "common/logging.h"
@@ -31,6 +33,12 @@ struct Stopped {
 
 // The sequences of a request.
 using Choices = std::vector<std::unique_ptr<Sequence>>;
+
+// Requests that the engine thread has not seen yet.
+struct Arrivals {
+  int32_t choices = 0;
+  int64_t tokens = 0;  // of prompts
+};
 
 using Message = std::variant<Choices, Cancellation, Stopped>;
 
@@ -109,10 +117,13 @@ class Engine::Impl {
   EngineLoad Load() const {
     absl::MutexLock lock(&mutex_);
     EngineLoad load = load_;
-    load.queued += arriving_;
-    load.queued_tokens += arriving_tokens_;
+    load.queued += arriving_.choices;
+    load.queued_tokens += arriving_.tokens;
+    load.queue_room = FreePlaces() - starting_.choices;
     if (load.queued == 0 || load.queued_tokens < config_.max_queued_tokens)
-      load.queue_room = std::max(config_.max_queued_requests - load.queued, 0);
+      load.queue_room += std::max(config_.max_queued_requests - load.queued, 0);
+    load.queued += starting_.choices;
+    load.queued_tokens += starting_.tokens;
     return load;
   }
 
@@ -122,26 +133,44 @@ class Engine::Impl {
   }
 
  private:
+  // How many of those in the inbox the next plan can give a slot: none where the last one left others
+  // waiting, for a slot or for memory.
+  int32_t FreePlaces() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (load_.queued > 0) return 0;
+    const AdmissionPolicy admission = config_.policy.admission;
+    if (admission == AdmissionPolicy::kContinuous) return std::max(0, config_.max_running - load_.running);
+    if (load_.running > 0) return 0;
+    return admission == AdmissionPolicy::kOne ? 1 : config_.max_running;
+  }
+
+  bool HasPlaceFor(const Choices& choices) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return starting_.choices + static_cast<int32_t>(choices.size()) <= FreePlaces();
+  }
+
   // The choices of a request share its prompt.
   void CountArrival(const Choices& choices) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    arriving_ += static_cast<int32_t>(choices.size());
-    arriving_tokens_ += choices[0]->prompt_tokens();
+    Arrivals& arrivals = HasPlaceFor(choices) ? starting_ : arriving_;
+    arrivals.choices += static_cast<int32_t>(choices.size());
+    arrivals.tokens += choices[0]->prompt_tokens();
   }
 
   // Why a new request cannot be taken.
   absl::Status Refusal(const Choices& choices) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (load_.draining) return absl::UnavailableError("the server is draining");
-    const int32_t queued = load_.queued + arriving_;
-    const int64_t tokens = load_.queued_tokens + arriving_tokens_;
+    if (HasPlaceFor(choices)) return absl::OkStatus();
+    const int32_t queued = load_.queued + arriving_.choices;
+    const int64_t tokens = load_.queued_tokens + arriving_.tokens;
     const int64_t queued_then = int64_t{queued} + static_cast<int64_t>(choices.size());
     const int64_t tokens_then = tokens + choices[0]->prompt_tokens();
-    if (queued == 0 ||
-        (queued_then <= config_.max_queued_requests && tokens_then <= config_.max_queued_tokens)) {
-      return absl::OkStatus();
-    }
-    return Overloaded("QUEUE_FULL",
-                      absl::StrFormat("the queue is full: %d requests with %d tokens wait", queued, tokens),
-                      RetryDelay(queued, config_.max_running));
+    const bool too_many = queued_then > config_.max_queued_requests;
+    if (queued == 0 || (!too_many && tokens_then <= config_.max_queued_tokens)) return absl::OkStatus();
+    const std::string limit = too_many
+                                  ? absl::StrCat("--max_queued_requests is ", config_.max_queued_requests)
+                                  : absl::StrCat("--max_queued_tokens is ", config_.max_queued_tokens);
+    return Overloaded(
+        "QUEUE_FULL",
+        absl::StrFormat("the queue is full: %d requests with %d tokens wait; %s", queued, tokens, limit),
+        RetryDelay(queued, config_.max_running));
   }
 
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !inbox_.empty(); }
@@ -208,8 +237,8 @@ class Engine::Impl {
     load_ = load;
     load_.draining = draining;
     // What is still in the inbox arrived after the snapshot.
-    arriving_ = 0;
-    arriving_tokens_ = 0;
+    starting_ = {};
+    arriving_ = {};
     for (const Message& message : inbox_) {
       if (const auto* choices = std::get_if<Choices>(&message)) CountArrival(*choices);
     }
@@ -232,8 +261,8 @@ class Engine::Impl {
   int64_t progress_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // last sign of progress, while there is something to do
   SequenceId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);
-  int32_t arriving_ ABSL_GUARDED_BY(mutex_) = 0;  // in the inbox
-  int64_t arriving_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  Arrivals starting_ ABSL_GUARDED_BY(mutex_);  // in the inbox, with a free place each
+  Arrivals arriving_ ABSL_GUARDED_BY(mutex_);  // in the inbox, to wait
   OutputThread output_;        // outlives the engine thread, which pushes to it
   EngineCore core_;            // engine thread only
   int64_t last_check_ns_ = 0;  // engine thread only

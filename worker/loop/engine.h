@@ -46,7 +46,7 @@ struct EngineLoad {
   int32_t running = 0;
   int32_t queued = 0;
   int64_t queued_tokens = 0;  // prompt tokens that wait
-  int32_t queue_room = 0;     // requests that may still wait; 0: new ones are refused at present
+  int32_t queue_room = 0;     // requests that are still taken; 0: new ones are refused at present
   int64_t free_blocks = 0;
   bool draining = false;
 };

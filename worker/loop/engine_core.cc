@@ -126,8 +126,9 @@ void EngineCore::EndExpired() {
   for (; !queue_limits_.empty() && queue_limits_.front().first <= now_ns; queue_limits_.pop_front()) {
     const auto it = requests_.find(queue_limits_.front().second);
     if (it == requests_.end() || it->second.admitted) continue;
-    Cancel(it->first, Overloaded("QUEUE_TIMEOUT", "the request waited too long for its turn",
-                                 RetryDelay(scheduler_.num_waiting(), config_.max_running)));
+    Cancel(it->first,
+           Overloaded("QUEUE_TIMEOUT", "the request waited for its turn as long as --queue_timeout lets it",
+                      RetryDelay(scheduler_.num_waiting(), config_.max_running)));
   }
 }
 

@@ -209,7 +209,8 @@ TEST_F(EngineTest, AFullQueueTurnsRequestsAway) {
   submit(3);  // 11 tokens
   sinks[2]->ended.WaitForNotification();
   EXPECT_EQ(sinks[2]->outcome.status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(sinks[2]->outcome.status.message()), HasSubstr("1 requests with 8 tokens wait"));
+  EXPECT_THAT(std::string(sinks[2]->outcome.status.message()),
+              HasSubstr("1 requests with 8 tokens wait; --max_queued_tokens is 10"));
   EXPECT_EQ(RetryAfter(sinks[2]->outcome.status), absl::Seconds(2));
   EXPECT_EQ(engine.Load().queue_room, 1);
   submit(2);
@@ -217,6 +218,8 @@ TEST_F(EngineTest, AFullQueueTurnsRequestsAway) {
   submit(1);  // a third request
   sinks[4]->ended.WaitForNotification();
   EXPECT_EQ(sinks[4]->outcome.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(sinks[4]->outcome.status.message(),
+            "the queue is full: 2 requests with 10 tokens wait; --max_queued_requests is 2");
   backend.go_on.Notify();
   for (int i : {0, 1, 3}) {
     sinks[i]->ended.WaitForNotification();
@@ -246,6 +249,42 @@ TEST_F(EngineTest, EachChoiceOfARequestTakesAPlaceInTheQueue) {
   for (int i : {0, 1, 3}) {
     sinks[i]->ended.WaitForNotification();
     EXPECT_TRUE(sinks[i]->outcome.status.ok());
+  }
+}
+
+TEST_F(EngineTest, WhoArrivesWhereSlotsAreFreeDoesNotWait) {
+  for (const char* preset : {"ridge", "batched", "naive"}) {
+    SCOPED_TRACE(preset);
+    HeldUpBackend backend;
+    ASSERT_TRUE(backend.Reserve(64, {4, 64}).ok());
+    Engine engine({.num_blocks = 64,
+                   .max_running = 4,
+                   .step_tokens = 64,
+                   .max_queued_requests = 2,
+                   .max_queued_tokens = 10,
+                   .policy = PresetPolicy(preset),
+                   .max_context = 32},
+                  &backend, RealClock(), &metrics_);
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    const auto submit = [&](int32_t prompt_tokens) {
+      sinks.push_back(std::make_shared<RecordingSink>());
+      engine.Submit(Spec(std::vector<TokenId>(prompt_tokens, 1), 1), sinks.back());
+    };
+    submit(3);
+    backend.collecting.WaitForNotification();  // one of four slots is taken, and the step goes on
+    const size_t free = preset == std::string("ridge") ? 3 : 0;
+    EXPECT_EQ(engine.Load().queue_room, 2 + free);
+    for (size_t i = 0; i < free; ++i) submit(20);  // more than may wait
+    EXPECT_EQ(engine.Load().queued, free);
+    for (int i = 0; i < 10; ++i) submit(1);
+    EXPECT_EQ(engine.Load().queue_room, 0);
+    backend.go_on.Notify();
+    size_t served = 0;
+    for (const std::shared_ptr<RecordingSink>& sink : sinks) {
+      sink->ended.WaitForNotification();
+      served += sink->outcome.status.ok();
+    }
+    EXPECT_EQ(served, 1 + free + 2);
   }
 }
 

@@ -370,7 +370,8 @@ TEST_F(FullQueueTest, SaysWhenToTryAgainInTrailerAndDetails) {
   EXPECT_FALSE(third->Read(&message));
   const grpc::Status status = third->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(status.error_message(), "the queue is full: 1 requests with 2 tokens wait");
+  EXPECT_EQ(status.error_message(),
+            "the queue is full: 1 requests with 2 tokens wait; --max_queued_requests is 1");
   EXPECT_EQ(RetryAfter(status), absl::Seconds(2));
   const auto& trailers = refused.GetServerTrailingMetadata();
   ASSERT_EQ(trailers.count("grpc-retry-pushback-ms"), 1u);
