@@ -21,6 +21,7 @@ using nlohmann::json;
 constexpr char kFlag[] = "--default_sampling";
 constexpr char kFile[] = "generation_config.json";
 constexpr int64_t kMaxBytes = 1 << 20;
+constexpr size_t kMostShown = 40;  // bytes of a key or a value, in a message
 
 // What is made of a key.
 enum class Use {
@@ -121,11 +122,6 @@ constexpr Key kKeys[] = {
     {"generation_kwargs", Use::kNotBuilt},
 };
 
-// For messages, which are one line.
-std::string Start(absl::string_view text) {
-  return absl::CHexEscape(text.substr(0, 40));
-}
-
 const Key* FindKey(absl::string_view name) {
   const Key* key = std::ranges::find(kKeys, name, &Key::name);
   return key == std::end(kKeys) ? nullptr : key;
@@ -138,14 +134,16 @@ bool IsOff(const json& value, absl::string_view off) {
 absl::Status CheckKey(const std::string& name, const json& value) {
   const Key* key = FindKey(name);
   if (key == nullptr) {
-    return value.empty() ? absl::OkStatus() : InvalidField(Start(name), "not a key that is known here");
+    return value.empty()
+               ? absl::OkStatus()
+               : InvalidField(absl::CHexEscape(name.substr(0, kMostShown)), "not a key that is known here");
   }
   if (key->use == Use::kReported && !value.empty()) {
     LogWarning("{}: {} of {} is not taken: a request says it by max_tokens", kFlag, name, kFile);
   }
   if (key->use != Use::kNotBuilt || IsOff(value, key->off)) return absl::OkStatus();
-  return InvalidField(name,
-                      absl::StrCat(Start(value.dump(-1, ' ', /*ensure_ascii=*/true)), ": not supported yet"));
+  return InvalidField(name, absl::StrCat(value.dump(-1, ' ', /*ensure_ascii=*/true).substr(0, kMostShown),
+                                         ": not supported yet"));
 }
 
 // A number in [low, high]; `fallback` where the key is missing or null.

@@ -154,6 +154,8 @@ absl::Status CheckComplete(const v1::GenerateRequest& request) {
       {"sampling.top_k", sampling.has_top_k()},
       {"sampling.min_p", sampling.has_min_p()},
       {"sampling.repetition_penalty", sampling.has_repetition_penalty()},
+      {"sampling.presence_penalty", sampling.has_presence_penalty()},
+      {"sampling.frequency_penalty", sampling.has_frequency_penalty()},
       {"sampling.seed", sampling.has_seed()}};
   for (const auto& [field, present] : fields) {
     if (!present) return InvalidField(absl::StrCat("resolved.request.", field), "required");

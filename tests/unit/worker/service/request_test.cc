@@ -492,6 +492,12 @@ TEST(RequestTest, AResolvedRequestLeavesNothingToADefault) {
   expect_required("max_tokens", [](v1::GenerateRequest* request) { request->clear_max_tokens(); });
   expect_required("sampling.temperature",
                   [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_temperature(); });
+  expect_required("sampling.presence_penalty", [](v1::GenerateRequest* request) {
+    request->mutable_sampling()->clear_presence_penalty();
+  });
+  expect_required("sampling.frequency_penalty", [](v1::GenerateRequest* request) {
+    request->mutable_sampling()->clear_frequency_penalty();
+  });
   expect_required("sampling.top_p",
                   [](v1::GenerateRequest* request) { request->mutable_sampling()->clear_top_p(); });
   expect_required("sampling.top_k",
