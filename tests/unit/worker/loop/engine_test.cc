@@ -159,8 +159,9 @@ TEST(CheckFitsTest, EveryMemoryTakesWhatFitsItAlone) {
 
 TEST(CheckFitsTest, NothingFitsWhereThePoolIsLessThanASlot) {
   EngineConfig config{.num_blocks = 3, .policy = PresetPolicy("continuous"), .max_context = 49};
-  EXPECT_EQ(CheckFits(config, 1, 1),
-            absl::ResourceExhaustedError("a slot needs KV memory for 64 tokens; the server has it for 48"));
+  const absl::Status status = CheckFits(config, 1, 1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "a slot needs KV memory for 64 tokens; the server has it for 48");
   config.num_blocks = 4;
   EXPECT_TRUE(CheckFits(config, 1, 1).ok());
   config.policy = PresetPolicy("paged");
