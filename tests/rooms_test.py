@@ -25,7 +25,7 @@ ALLOWED = {
     "bench/backend": {"bench/kernels", "common", "kernels", "worker/backend", "worker/backend/cpu", "worker/model"},
     "bench/engine": {"common", "worker/backend", "worker/backend/simulated", "worker/decision", "worker/loop", "worker/memory", "worker/model"},
     "bench/load": {"common", "worker/backend", "worker/backend/cpu", "worker/model"},
-    "bench/tokenizer": {"worker/text"},
+    "bench/tokenizer": {"common", "worker/text"},
     "bench/flags": set(),
     "bench/ladder": {"bench/flags", "bench/measure", "bench/records", "bench/workload", "common", "worker/backend", "worker/backend/simulated", "worker/decision",
                      "worker/memory", "worker/model", "worker/service"},
