@@ -81,6 +81,8 @@ absl::Status Ask(const AskConfig& config, std::ostream& text, std::ostream& figu
   }
   const absl::Status status = FromGrpc(stream->Finish());
   if (status.ok() || !token_ms.empty()) text << std::endl;
+  if (absl::IsUnavailable(status) && token_ms.empty())
+    return absl::UnavailableError(absl::StrCat("--target: ", config.target, ": ", status.message()));
   if (!status.ok()) return status;
   if (!complete || summary.choices_size() == 0)
     return absl::InternalError("the stream ended without a summary");

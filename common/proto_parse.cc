@@ -54,26 +54,38 @@ std::string FindInvalidText(absl::string_view bytes, const Descriptor& descripto
   return "";
 }
 
-// The path of the first unknown field; empty where there is none.
-std::string FindUnknownField(const google::protobuf::Message& message) {
+// The path of the first unknown field, and what is wrong with it; empty where there is none.
+struct UnknownField {
+  std::string path;
+  absl::string_view fault;
+
+  UnknownField Within(absl::string_view outer) const { return {absl::StrCat(outer, ".", path), fault}; }
+};
+
+UnknownField FindUnknownField(const google::protobuf::Message& message) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   const google::protobuf::UnknownFieldSet& unknown = reflection.GetUnknownFields(message);
-  if (!unknown.empty()) return absl::StrCat("field ", unknown.field(0).number());
+  if (!unknown.empty()) {
+    const int number = unknown.field(0).number();
+    const FieldDescriptor* known = message.GetDescriptor()->FindFieldByNumber(number);
+    if (known != nullptr) return {known->name(), "sent as another type than it has"};
+    return {absl::StrCat("field ", number), "unknown to this version"};
+  }
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
     if (!field->is_repeated()) {
-      const std::string inner = FindUnknownField(reflection.GetMessage(message, field));
-      if (!inner.empty()) return absl::StrCat(field->name(), ".", inner);
+      const UnknownField inner = FindUnknownField(reflection.GetMessage(message, field));
+      if (!inner.path.empty()) return inner.Within(field->name());
       continue;
     }
     for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
-      const std::string inner = FindUnknownField(reflection.GetRepeatedMessage(message, field, i));
-      if (!inner.empty()) return absl::StrCat(field->name(), "[", i, "].", inner);
+      const UnknownField inner = FindUnknownField(reflection.GetRepeatedMessage(message, field, i));
+      if (!inner.path.empty()) return inner.Within(absl::StrCat(field->name(), "[", i, "]"));
     }
   }
-  return "";
+  return {};
 }
 
 std::string Flatten(const grpc::ByteBuffer& bytes) {
@@ -103,9 +115,9 @@ absl::Status ParseProto(const grpc::ByteBuffer& bytes, google::protobuf::Message
 }
 
 absl::Status RefuseUnknownFields(const google::protobuf::Message& message) {
-  const std::string unknown = FindUnknownField(message);
-  if (unknown.empty()) return absl::OkStatus();
-  return InvalidField(unknown, "unknown to this version");
+  const UnknownField unknown = FindUnknownField(message);
+  if (unknown.path.empty()) return absl::OkStatus();
+  return InvalidField(unknown.path, unknown.fault);
 }
 
 grpc::ByteBuffer SerializeProto(const google::protobuf::Message& message) {

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
 #include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status.h"
 
 namespace ridge::router {
@@ -52,7 +55,14 @@ absl::StatusOr<size_t> LeastLoaded::Pick(absl::Span<const WorkerLoad> workers, a
     best_load = load;
   }
   if (!any_ready) return absl::UnavailableError("no worker is ready");
-  if (!any_serves) return absl::NotFoundError(absl::StrCat("model: ", Quoted(model), " is not served here"));
+  if (!any_serves) {
+    std::set<std::string> served;
+    for (const WorkerLoad& worker : workers) {
+      if (worker.ready) served.insert(Quoted(worker.model));
+    }
+    return absl::NotFoundError(absl::StrCat("model: ", Quoted(model), " is not served here; there is ",
+                                            absl::StrJoin(served, ", ")));
+  }
   if (best == workers.size()) return absl::UnavailableError("no other worker is ready");
   first_ = best + 1;
   return best;

@@ -125,6 +125,7 @@ TEST(RefuseUnknownFieldsTest, NamesTheFirstFieldThatIsNotKnown) {
   const std::string message = Field(2, "hi");
   EXPECT_EQ(UnknownIn(Field(4, Field(1, message) + Field(1, message + "\x78\x01"))),
             "chat.messages[1].field 15: unknown to this version");
+  EXPECT_EQ(UnknownIn(Field(9, "8")), "max_tokens: sent as another type than it has");
 }
 
 TEST(RefuseUnknownFieldsTest, KnownFieldsAreFine) {

@@ -96,7 +96,10 @@ TEST(LeastLoadedTest, NoWorkerReadyIsUnavailable) {
 
 TEST(LeastLoadedTest, AModelThatNobodyServesIsNotFound) {
   LeastLoaded policy;
-  EXPECT_EQ(policy.Pick({Ready(0, 0)}, "x").status(), absl::NotFoundError("model: \"x\" is not served here"));
+  const std::vector<WorkerLoad> workers = {Ready(0, 0, "z"), Ready(0, 0, "a"), Ready(0, 0, "a"),
+                                           WorkerLoad{}};
+  EXPECT_EQ(policy.Pick(workers, "x").status(),
+            absl::NotFoundError("model: \"x\" is not served here; there is \"a\", \"z\""));
 }
 
 TEST(LeastLoadedTest, ExcludedWorkersAreNotTriedAgain) {

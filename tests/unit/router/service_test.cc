@@ -278,7 +278,7 @@ TEST_F(ServiceTest, AnUnknownModelIsNotFound) {
   request.set_model("huge");
   const grpc::Status status = Generate(request).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(status.error_message(), "model: \"huge\" is not served here");
+  EXPECT_EQ(status.error_message(), "model: \"huge\" is not served here; there is \"tiny\"");
   EXPECT_EQ(workers_[0]->executed(), 0);
 }
 
