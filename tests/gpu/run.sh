@@ -29,7 +29,8 @@ if [ -n "${RIDGE_SANITIZER:-}" ]; then
     [sampling]='*.TakesThe*:*.Skips*:*SmallVocabularies:*.Counts*')
   # The one kernel for all layers is memcheck's alone: its counters in shared memory are no barriers to racecheck, which has no end of
   # recording those who wait for one; and synccheck does not know that cp.async.mbarrier.arrive adds to the count before it arrives.
-  [ "$RIDGE_SANITIZER" = memcheck ] && small[backend]='*DecodeLayersTest*/FewTiles'
+  # So is the kernel behind attention, whose blocks count likewise.
+  [ "$RIDGE_SANITIZER" = memcheck ] && small+=([backend]='*DecodeLayersTest*/FewTiles' [mlp]='*')
 else
   "$directory/numerics_gpu_test" "$@"
 fi
