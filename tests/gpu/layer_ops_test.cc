@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -18,20 +17,14 @@
 #include "kernels/reference/ops.h"
 #include "kernels/rope_table.h"
 #include "tests/gpu/device_buffer.h"
+#include "tests/gpu/random_floats.h"
 
 namespace ridge::kernels::cuda {
 namespace {
 
 using gpu_test::DeviceBuffer;
+using gpu_test::RandomFloats;
 using Saturations = DeviceBuffer<unsigned long long>;
-
-std::vector<float> Random(size_t size, float scale, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> values(size);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 std::vector<Half> ToHalves(const std::vector<float>& values) {
   std::vector<Half> halves;
@@ -45,7 +38,7 @@ Saturations NoSaturations() {
 
 TEST(Embedding, WidensTheTokensRowOfThePackedTable) {
   const int vocab = 50, hidden = 208;
-  const std::vector<Half> table = ToHalves(Random(vocab * hidden, 1.0f, 1));
+  const std::vector<Half> table = ToHalves(RandomFloats(vocab * hidden, 1.0f, 1));
   DeviceBuffer<Half> rows(table), packed(static_cast<size_t>(PackedSize(vocab, hidden)));
   ASSERT_CUDA_OK(
       LaunchPackRows(rows.data(), 0, vocab, {packed.data(), hidden, 0, RowPlacement::kPlain}, nullptr));
@@ -64,7 +57,8 @@ TEST(Embedding, WidensTheTokensRowOfThePackedTable) {
 TEST(RmsNorm, HasTheReferencesBits) {
   for (const int size : {16, 64, 240, 256, 272, 576, 1536, 8960}) {
     for (const int num_rows : {1, 3, 17}) {
-      const std::vector<float> x = Random(num_rows * size, 3.0f, size), weight = Random(size, 1.0f, size + 1);
+      const std::vector<float> x = RandomFloats(num_rows * size, 3.0f, size),
+                               weight = RandomFloats(size, 1.0f, size + 1);
       std::vector<float> expected(x.size());
       for (int row = 0; row < num_rows; ++row) {
         reference::RmsNorm(reference::Mode::kContract, x.data() + row * size, weight.data(), 1e-6f, size,
@@ -83,7 +77,7 @@ TEST(RmsNorm, HasTheReferencesBits) {
 
 TEST(RmsNorm, TakesTheRowsThatAreAskedForAndCountsSaturations) {
   const int size = 32;
-  std::vector<float> x = Random(4 * size, 1.0f, 5);
+  std::vector<float> x = RandomFloats(4 * size, 1.0f, 5);
   const std::vector<float> weight(size, 1e5f);  // most values leave the range of fp16
   int64_t expected_saturations = 0;
   std::vector<Half> expected;
@@ -116,9 +110,9 @@ TEST(RmsNorm, AddsTheChunkSumsThatAMatmulLeft) {
   constexpr int kStreamRows = 7;
   for (const int size : {16, 272, 1536, 8192}) {
     for (const int num_partials : {1, 5, 8}) {
-      const std::vector<float> x = Random(kStreamRows * size, 3.0f, size),
-                               weight = Random(size, 1.0f, size + 1),
-                               partials = Random(num_partials * kStreamRows * size, 1.0f, size + 2);
+      const std::vector<float> x = RandomFloats(kStreamRows * size, 3.0f, size),
+                               weight = RandomFloats(size, 1.0f, size + 1),
+                               partials = RandomFloats(num_partials * kStreamRows * size, 1.0f, size + 2);
       std::vector<float> sums = x;
       for (size_t i = 0; i < sums.size(); ++i) {
         float sum = partials[i];
@@ -152,7 +146,8 @@ TEST(RmsNorm, AddsTheChunkSumsThatAMatmulLeft) {
 
 TEST(SiluMul, HasTheReferencesBitsWhereverGateAndUpStand) {
   const int size = 1000, num_rows = 3;
-  const std::vector<float> gate = Random(num_rows * size, 4.0f, 8), up = Random(num_rows * size, 1.0f, 9);
+  const std::vector<float> gate = RandomFloats(num_rows * size, 4.0f, 8),
+                           up = RandomFloats(num_rows * size, 1.0f, 9);
   std::vector<float> expected(gate.size()), mixed(2 * gate.size());
   reference::SwiGlu(reference::Mode::kContract, gate.data(), up.data(), num_rows * size, expected.data());
   for (size_t i = 0; i < gate.size(); ++i) {
@@ -207,8 +202,8 @@ TEST_P(RopeKvTest, RotatesAndStoresWithTheReferencesBits) {
   const std::vector<int32_t> positions = {0, 1, 15, 16, 100, 37, 5}, slots = {0, 0, 0, 0, 2, 1, -1};
   const RopeTable rope = MakeRopeTable(10000.0, d, {}, 144);
   const int heads_all = heads + 2 * kv_heads;
-  const std::vector<float> qkv = Random(num_rows * heads_all * d, 2.0f, 3);
-  const std::vector<float> q_norm = Random(d, 1.0f, 4), k_norm = Random(d, 1.0f, 5);
+  const std::vector<float> qkv = RandomFloats(num_rows * heads_all * d, 2.0f, 3);
+  const std::vector<float> q_norm = RandomFloats(d, 1.0f, 4), k_norm = RandomFloats(d, 1.0f, 5);
   std::vector<int32_t> tables(num_slots * table_stride);
   for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i * 7 % num_blocks);
   const KvLayer offsets = KvLayerOf(nullptr, layers, layer, kv_heads, d);

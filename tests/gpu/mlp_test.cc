@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -14,19 +13,13 @@
 #include "kernels/cuda/packing.h"
 #include "kernels/half.h"
 #include "tests/gpu/device_buffer.h"
+#include "tests/gpu/random_floats.h"
 
 namespace ridge::kernels::cuda {
 namespace {
 
 using gpu_test::DeviceBuffer;
-
-std::vector<float> Random(size_t size, float scale, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> values(size);
-  for (float& value : values) value = normal(random);
-  return values;
-}
+using gpu_test::RandomFloats;
 
 std::vector<uint32_t> Bits(const std::vector<float>& values) {
   std::vector<uint32_t> bits(values.size());
@@ -98,10 +91,10 @@ class MlpTest : public testing::TestWithParam<MlpShape> {
   void Reset(int32_t m) {
     const MlpShape shape = GetParam();
     const size_t values = static_cast<size_t>(m) * shape.hidden;
-    residual_.emplace(Random(values, 2.0f, 1));
+    residual_.emplace(RandomFloats(values, 2.0f, 1));
     workspace_.emplace(values * kMaxNormPartials);  // room for either matmul's chunks
     std::vector<Half> attention;
-    for (float value : Random(static_cast<size_t>(m) * shape.attention, 1.0f, 2))
+    for (float value : RandomFloats(static_cast<size_t>(m) * shape.attention, 1.0f, 2))
       attention.push_back(FloatToHalf(value));
     attention_.emplace(attention);
     normed_.emplace(values);
@@ -162,7 +155,7 @@ class MlpTest : public testing::TestWithParam<MlpShape> {
     project_.emplace(Weights(shape.hidden, shape.attention, 10));
     gate_up_.emplace(Weights(2 * shape.mlp, shape.hidden, 11));
     down_.emplace(Weights(shape.hidden, shape.mlp, 12));
-    norm_weight_.emplace(Random(static_cast<size_t>(shape.hidden), norm_scale, 3));
+    norm_weight_.emplace(RandomFloats(static_cast<size_t>(shape.hidden), norm_scale, 3));
     counters_.emplace(std::vector<int32_t>(kMlpCounters, 0));
   }
 

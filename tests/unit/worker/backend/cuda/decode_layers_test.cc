@@ -8,38 +8,18 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/device.h"
 #include "tests/support/fake_cuda_runtime.h"
+#include "tests/unit/worker/backend/cuda/hopper_card.h"
 #include "tests/unit/worker/backend/step_driver.h"
 #include "worker/backend/cuda/cuda_backend.h"
-#include "worker/model/open_model.h"
-#include "worker/model/synthetic.h"
 
 namespace ridge::worker {
 namespace {
 
 constexpr int32_t kNumBlocks = 64;
 
-fake_cuda::Card Hopper(int cooperative_blocks) {
-  fake_cuda::Card card;
-  card.major = 9;
-  card.minor = 0;
-  card.num_sms = 132;
-  card.shared_bytes_per_block = 227 << 10;
-  card.memory_bytes = int64_t{64} << 30;
-  card.maps_tensors = true;
-  card.cooperative_blocks = cooperative_blocks;
-  return card;
-}
-
-SyntheticSource Source() {
-  ModelConfig config = OpenModel("synthetic:qwen2.5-1.5b").value()->config();
-  config.num_layers = 2;
-  config.vocab_size = 1024;
-  return SyntheticSource(config);
-}
-
 std::string Choice(int cooperative_blocks) {
   fake_cuda::Insert(Hopper(cooperative_blocks));
-  const SyntheticSource source = Source();
+  const SyntheticSource source = TwoLayers();
   kernels::cuda::DeviceInfo device;
   EXPECT_EQ(kernels::cuda::GetDeviceInfo(&device), cudaSuccess);
   const CudaStream stream = CudaStream::Create().value();
@@ -50,7 +30,7 @@ std::string Choice(int cooperative_blocks) {
 // Whether a decode step of one row, in graphs or on the stream, launches the kernel.
 bool IsLaunched(int cooperative_blocks, bool graphs) {
   fake_cuda::Insert(Hopper(cooperative_blocks));
-  const SyntheticSource source = Source();
+  const SyntheticSource source = TwoLayers();
   const std::unique_ptr<CudaBackend> backend = CudaBackend::Create(source, {.graphs = graphs}).value();
   EXPECT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 2, .max_step_rows = 64}).ok());
   StepDriver driver(backend.get(), kNumBlocks);

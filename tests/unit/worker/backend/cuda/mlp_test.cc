@@ -9,10 +9,9 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/fake_cuda_runtime.h"
+#include "tests/unit/worker/backend/cuda/hopper_card.h"
 #include "tests/unit/worker/backend/step_driver.h"
 #include "worker/backend/cuda/cuda_backend.h"
-#include "worker/model/open_model.h"
-#include "worker/model/synthetic.h"
 
 namespace ridge::worker {
 namespace {
@@ -21,19 +20,8 @@ constexpr int32_t kNumBlocks = 256;
 
 // Whether a decode step of so many rows launches the kernel.
 bool IsLaunched(int32_t rows, int cooperative_blocks) {
-  fake_cuda::Card card;
-  card.major = 9;
-  card.minor = 0;
-  card.num_sms = 132;
-  card.shared_bytes_per_block = 227 << 10;
-  card.memory_bytes = int64_t{64} << 30;
-  card.maps_tensors = true;
-  card.cooperative_blocks = cooperative_blocks;
-  fake_cuda::Insert(card);
-  ModelConfig config = OpenModel("synthetic:qwen2.5-1.5b").value()->config();
-  config.num_layers = 2;
-  config.vocab_size = 1024;
-  const SyntheticSource source(config);
+  fake_cuda::Insert(Hopper(cooperative_blocks));
+  const SyntheticSource source = TwoLayers();
   const std::unique_ptr<CudaBackend> backend =
       CudaBackend::Create(source, {.graphs = false, .decode_layers = false}).value();
   EXPECT_TRUE(backend->Reserve(kNumBlocks, {.max_slots = 128, .max_step_rows = 128}).ok());
