@@ -1,6 +1,7 @@
 #include "worker/decision/waiting_queue.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "common/check.h"
@@ -25,10 +26,12 @@ void WaitingQueue::Remove(Sequence* sequence) {
 }
 
 void WaitingQueue::Recount(const ChoiceGroup& group) {
+  std::optional<int32_t> lent;  // the same for all: they have one prompt
   for (Sequence* choice : group.choices) {
     if (choice->state != SequenceState::kWaiting || choice->held) continue;
+    if (!lent.has_value()) lent = Forks::LentTokens(*choice);
     Count(*choice, -1);
-    choice->lent_tokens = Forks::LentTokens(*choice);
+    choice->lent_tokens = *lent;
     Count(*choice, 1);
   }
 }
