@@ -21,7 +21,7 @@ struct WorkerLoad {
   std::string model;
   std::string numerics_id;
   int32_t context_length = 0;  // most tokens of prompt and completion together
-  int32_t queue_room = 0;      // requests that it would still queue
+  int32_t queue_room = 0;      // requests that it would still take: start or queue
   int64_t kv_tokens = 0;       // that its KV memory holds
   int64_t in_flight = 0;       // requests that this router has open there
   int64_t reported = 0;        // running and queued requests of all routers, as the worker last said
